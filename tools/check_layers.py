@@ -87,6 +87,7 @@ THIRD_PARTY = {
 BINDING_ROOMS = ("base", "tensor", "format", "stream", "state", "store")
 BINDING_FILES = {
     "api/option_table.hpp": "arguments and help of Engine() are made of the table",
+    "cli/output_file.hpp": "commands that are Python write their JSON by the rules of the others",
     "cli/run.hpp": "the command line is in the wheel",
     "memory/block.hpp": "DeepNVMe's locked tensors have their memory from it",
     "memory/fresh_memory.hpp": "tensors that load() makes have their memory from it",

@@ -20,8 +20,8 @@ def numbers(ids: Any, named: str = "ids") -> Any:
             kind = f"{ids.dtype} on {ids.device} ({ids.layout})"
             raise TypeError(f"{named}: expected integers in memory, got a tensor of {kind}")
         return ids.cpu().contiguous()
-    if isinstance(ids, range):
-        return array.array("q", ids)
+    if isinstance(ids, range):  # numbers of more than 64 bits are refused as those of a list
+        return [end for end in (*ids[:1], *ids[-1:]) if not -(1 << 63) <= end < 1 << 63] or array.array("q", ids)
     if isinstance(ids, (list, tuple)):
         if not any(isinstance(one, (list, tuple)) or getattr(one, "shape", ()) for one in ids):
             return ids
@@ -32,17 +32,17 @@ def numbers(ids: Any, named: str = "ids") -> Any:
         except ValueError:
             raise ValueError(f"{named}: expected lists of the same length inside a list") from None
         return found if found.size else found.astype(np.int64)
+    if hasattr(ids, "__dlpack__") and not hasattr(ids, "dtype"):
+        import numpy as np
+
+        ids = np.from_dlpack(ids)
     dtype = getattr(ids, "dtype", None)
     kind = getattr(dtype, "kind", None)
     if kind == "b":
         raise TypeError(f"{named}: this array is a mask; give the numbers of its rows: numpy.flatnonzero(mask)")
-    if kind is not None and kind in "iu" and not getattr(dtype, "isnative", True):
+    if kind in ("i", "u") and not getattr(dtype, "isnative", True):
         return ids.astype(dtype.newbyteorder("="), order="C")
-    if not getattr(getattr(ids, "flags", None), "c_contiguous", True):
-        import numpy as np
-
-        return np.ascontiguousarray(ids)
-    return ids
+    return ids if getattr(getattr(ids, "flags", None), "c_contiguous", True) else ids.copy(order="C")
 
 
 def shape_of(ids: Any) -> tuple[int, ...]:

@@ -4,6 +4,7 @@
 #include "without_gil.hpp"
 
 #if PENSTOCK_HAS_CLI
+#include "cli/output_file.hpp"
 #include "cli/run.hpp"
 #endif
 
@@ -41,6 +42,25 @@ std::string environment_json() {
 #endif
 }
 
+bool is_json_of_ours(const nb::handle path) {
+#if PENSTOCK_HAS_CLI
+    return cli::is_json_of_ours(path_bytes(path, "path", ""));
+#else
+    static_cast<void>(path);
+    no_command_line();
+#endif
+}
+
+int write_output(const nb::handle path, const char* text) {
+#if PENSTOCK_HAS_CLI
+    return cli::write_output(path_bytes(path, "path", ""), text);
+#else
+    static_cast<void>(path);
+    static_cast<void>(text);
+    no_command_line();
+#endif
+}
+
 }  // namespace
 
 void bind_cli(nb::module_& m) {
@@ -50,6 +70,12 @@ void bind_cli(nb::module_& m) {
     m.def("environment_json", environment_json,
           "The machine of a measurement (kernel, processor, memory, time), as `penstock bench "
           "--json` writes it.");
+    m.def("is_json_of_ours", is_json_of_ours, nb::arg("path"),
+          nb::sig("def is_json_of_ours(path: typing.Any) -> bool"),
+          "Whether a file begins as the JSON of a command of Penstock.");
+    m.def("write_output", write_output, nb::arg("path"), nb::arg("text"),
+          nb::sig("def write_output(path: typing.Any, text: str) -> int"),
+          "Replaces a file as a whole, and writes to a pipe or device; 0, or the errno.");
 }
 
 }  // namespace penstock::python

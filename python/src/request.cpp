@@ -41,7 +41,8 @@ std::uint64_t offset_of(nb::handle object, const std::string& argument) {
     if (PyLong_CheckExact(object.ptr())) {
         return offset_value(object, argument);
     }
-    PyObject* index = PyNumber_Index(object.ptr());
+    // A flag in the place of the offset is a slip: read(path, into, True).
+    PyObject* index = PyBool_Check(object.ptr()) ? nullptr : PyNumber_Index(object.ptr());
     if (index == nullptr) {
         PyErr_Clear();
         raise_type(argument + ": got " + type_text(object) +

@@ -18,6 +18,21 @@ namespace {
                 "]: " + std::to_string(number) + " is no number of a row; give 0 or more");
 }
 
+// Borrows the elements; of what has none, it says what numbers of rows may be.
+BorrowedMemory borrow_numbers(nb::handle numbers, const char* argument) {
+    try {
+        return borrow_elements(numbers, argument);
+    } catch (...) {
+        if (PyObject_CheckBuffer(numbers.ptr()) == 0 && !nb::hasattr(numbers, "__dlpack__") &&
+            !nb::hasattr(numbers, "__cuda_array_interface__")) {
+            raise_type(std::string(argument) + ": got " + type_text(numbers) +
+                       ", which holds no numbers of rows; give a tensor, an array, a range or a "
+                       "list of integers");
+        }
+        throw;
+    }
+}
+
 }  // namespace
 
 RowNumbers::RowNumbers(nb::handle numbers, const char* argument) {
@@ -26,7 +41,7 @@ RowNumbers::RowNumbers(nb::handle numbers, const char* argument) {
         values_ = own_;
         return;
     }
-    BorrowedMemory memory = borrow_elements(numbers, argument);
+    BorrowedMemory memory = borrow_numbers(numbers, argument);
     data_ = memory.data;
     keep_ = std::move(memory.keep);
     count_ = memory.item_bytes == 0 ? 0 : memory.bytes / memory.item_bytes;

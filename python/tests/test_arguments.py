@@ -30,6 +30,8 @@ def path(tmp_path):
         ({"into": bytearray(4), "offset": (1 << 63) - 2}, ValueError, ["offset", "largest"]),
         ({"into": bytearray(4), "offset": 1.5}, TypeError, ["offset", "float"]),
         ({"into": bytearray(4), "offset": None}, TypeError, ["offset", "NoneType"]),
+        ({"into": bytearray(4), "offset": True}, TypeError, ["offset", "bool", "bytes from the start"]),
+        ({"into": [bytearray(4)] * 2, "offset": [0, False]}, TypeError, ["offset[1]", "bool"]),
         ({"into": bytearray(4), "file": 3}, TypeError, ["file", "int", "path"]),
         ({"into": bytearray(4), "file": "a\0b"}, ValueError, ["null"]),
         ({"into": bytearray(4), "stream": 7}, ValueError, ["stream", "host memory"]),

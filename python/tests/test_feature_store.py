@@ -381,6 +381,38 @@ def test_files_that_are_no_npy_are_refused(tmp_path):
             penstock.FeatureStore.write(tmp_path / "x", {"a": tmp_path / name}, progress=None)
 
 
+def test_files_and_matrices_that_cannot_be_rows_name_their_table(tmp_path):
+    sparse = pytest.importorskip("scipy.sparse")
+    matrix, out = sparse.random(8, 4, 0.5, format="csr"), tmp_path / "x"
+    for rows in (matrix, sparse.csr_array(matrix), iter([matrix])):
+        with pytest.raises(TypeError, match=r"table 'a': expected dense rows, got a sparse .*; give rows.toarray\(\)"):
+            penstock.FeatureStore.write(out, {"a": rows}, progress=None)
+    with pytest.raises(IsADirectoryError, match="table 'a': Is a directory; give the path of a .npy that can be read"):
+        penstock.FeatureStore.write(out, {"a": tmp_path}, progress=None)
+    assert os.listdir(tmp_path) == []
+
+
+def test_tables_of_files_and_buffers_are_written(tmp_path):
+    buffer = penstock.empty((5, 4), "float32")
+    buffer.numpy()[:] = np.arange(20).reshape(5, 4)
+    halves = torch.arange(24, dtype=torch.uint8).reshape(4, 2, 3).view(torch.float4_e2m1fn_x2)
+    large = np.arange(6_000_000).reshape(-1, 2)  # several pieces
+    rows = {"b": buffer, "c": iter([buffer, buffer]), "h": halves, "p": PAPER, "none": PAPER[:0], "large": large}
+    penstock.FeatureStore.write(tmp_path / "one", rows, progress=None)
+    one = penstock.FeatureStore.open(tmp_path / "one")
+    assert np.array_equal(one["c"].gather(range(10)), np.concatenate([buffer.numpy()] * 2))
+    seen = []
+    penstock.FeatureStore.write(tmp_path / "two", one.tables, progress=lambda *now: seen.append(now))
+    two = penstock.FeatureStore.open(tmp_path / "two", verify=True, progress=None)
+    assert list(two) == list(rows) and seen[-1] == (sum(len(t) * t.row_bytes for t in one.tables.values()),) * 2
+    for name, table in one.tables.items():
+        assert (two[name].shape, two[name].dtype) == (table.shape, table.dtype)
+        found = [t.gather(torch.arange(len(t))).view(torch.uint8) for t in (table, two[name])]
+        assert torch.equal(*found), name
+    with pytest.raises(ValueError, match="is a source of rows"):
+        penstock.FeatureStore.write(tmp_path / "one", one.tables, progress=None)
+
+
 def test_numbers_that_are_no_integers_are_no_ids(store):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     for ids in (np.zeros(2, "M8[s]"), np.zeros(2, "m8[s]"), np.zeros(2, ml_dtypes.bfloat16)):

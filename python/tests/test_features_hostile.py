@@ -128,6 +128,50 @@ def test_what_is_no_ids_is_refused(path):
         assert equal(store["block"].gather([1]), ROWS[[1]])
 
 
+def test_what_has_no_numbers_of_rows_is_told_what_has(path):
+    with penstock.FeatureStore.open(path, ram="1MB") as store:
+        for wrong in ("12", {1, 2}, {"block": [1]}):
+            for verb in (store["block"].gather, store["block"].hint):
+                with pytest.raises(TypeError, match="ids: got .*; give a tensor, an array, a range or a list of int"):
+                    verb(wrong)
+
+
+def test_ranges_beyond_64_bits_are_refused_as_lists_are(path):
+    with penstock.FeatureStore.open(path, ram="1MB") as store:
+        for wrong in (range(2**63, 2**63 + 3), range(2**64, 2**64 + 2), range(-(2**64), -(2**64) + 2), range(2**70)):
+            for verb in (store["block"].gather, store["block"].gather_async, store["block"].hint):
+                with pytest.raises(ValueError, match=rf"ids\[0\]: .*{wrong[-1] if wrong[0] == 0 else wrong[0]}\b"):
+                    verb(wrong)
+
+
+class OnlyDLPack:
+    def __init__(self, array):
+        self._array = array
+
+    def __dlpack__(self, **keywords):
+        return self._array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+
+def test_ids_with_nothing_but_dlpack(path):
+    with penstock.FeatureStore.open(path, ram="1MB") as store:
+        table = store["block"]
+        for ids in (
+            np.arange(3),
+            np.array([[1], [2]], "u4"),
+            np.arange(8)[::2],
+            torch.tensor([[5, 6]]),
+            np.zeros((0, 2), int),
+        ):
+            assert table.hint(OnlyDLPack(ids)) == bool(len(ids))
+            found = table.gather(OnlyDLPack(ids))
+            assert isinstance(found, np.ndarray) and equal(found, ROWS[np.asarray(ids)])
+        with pytest.raises(TypeError, match="ids: this array is a mask"):
+            table.gather(OnlyDLPack(torch.ones(1000, dtype=torch.bool)))
+
+
 def test_memory_that_is_not_the_result_is_refused_and_stays_as_it_is(path):
     f4 = np.zeros((2, 1024), "f4")
     fixed = f4.copy()

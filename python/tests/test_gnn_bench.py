@@ -11,6 +11,7 @@ import time
 import numpy as np
 import penstock
 import pytest
+from penstock import _core
 from penstock._measure import gnn_bench, gnn_side
 
 SIDES = [side for side in gnn_side.SIDES if side != "torch" or importlib.util.find_spec("torch")]
@@ -146,6 +147,24 @@ def test_wrong_arguments_are_named_before_any_work(tmp_path, words, message, cap
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
     assert gnn_bench.main([str(tmp_path / "none")]) == 2
+
+
+def test_json_replaces_only_output_of_either_face(tmp_path, capsys):
+    array, out = tmp_path / "a.npy", tmp_path / "out.json"
+    np.save(array, np.zeros((4, 4), "f4"))
+    before = array.read_bytes()
+    words = [str(tmp_path), *SMALL, "--trace", "uniform", "--against", "penstock", "--json"]
+    assert gnn_bench.main([*words, str(array)]) == 2
+    said = capsys.readouterr().err
+    assert f"--json {array}: it is there, and is no earlier output of penstock; give another name" in said
+    assert array.read_bytes() == before
+    show = ["features", "show", str(array), "--json", str(out)]
+    for _ in range(2):  # each replaces what the other wrote, and what itself wrote
+        assert gnn_bench.main([*words, str(out)]) == 0, capsys.readouterr().err
+        assert "runs" in json.loads(out.read_text())
+        assert _core.cli_main(show) == 0 == _core.cli_main(show)
+        assert "file" in json.loads(out.read_text())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "out.json"]
 
 
 def test_without_fio_the_others_run_and_it_says_so(tmp_path):

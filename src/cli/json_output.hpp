@@ -12,8 +12,9 @@ namespace penstock::cli {
 class JsonOutput {
 public:
     /// `option` is the command-line option, for messages. A file name, "-" for stdout, or empty for
-    /// none. The file is opened here, before the work, so that a wrong path costs no time; a file
-    /// that is there is replaced only where it is empty or an earlier output. Throws Error.
+    /// none. The file is checked here, before the work, so that a wrong path costs no time; it is
+    /// made by write(), as a whole. A file that is there is replaced only where it is empty or an
+    /// earlier output. Throws Error.
     JsonOutput(std::string option, std::string path);
 
     /// The stream of the text for people: stderr when the JSON is written to stdout.
@@ -28,7 +29,7 @@ private:
     };
     std::string option_;
     std::string path_;
-    std::unique_ptr<std::FILE, Close> file_;
+    std::unique_ptr<std::FILE, Close> file_;  // a pipe or a device, from the start
 };
 
 }  // namespace penstock::cli

@@ -13,11 +13,14 @@
 #include <penstock/tensor_table.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace penstock {
 
@@ -59,6 +62,18 @@ const TensorEntry& wanted_tensor(const TensorTable& table, const FeatureSource& 
     }
     if (source.tensor.empty() && known.size() == 1) {
         return table.tensors.front();
+    }
+    if (name.empty() && !known.empty()) {
+        constexpr std::size_t kShown = 8;
+        std::vector<std::string> shown;
+        for (std::size_t i = 0; i < std::min(kShown, known.size()); ++i) {
+            shown.push_back(format::shown(known[i]));
+        }
+        refuse_tensor(
+            ErrorCode::kInvalidArgument, source,
+            fmt::format("it has {} tensors; say which, as NAME=FILE with the name of one: "
+                        "{}{}",
+                        known.size(), fmt::join(shown, ", "), known.size() > kShown ? " ..." : ""));
     }
     const std::string_view near = base::nearest(name, known);
     refuse_tensor(ErrorCode::kInvalidArgument, source,

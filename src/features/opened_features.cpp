@@ -127,7 +127,7 @@ File open_part(const FileSystem& files, const std::string& path, const std::stri
         return files.open(path, options);
     } catch (const Error& error) {
         const std::string other = base::join(base::folder_of(main_path), base::last_name(path));
-        if (error.system_errno() != ENOENT || other == path) {
+        if (error.system_errno() != ENOENT) {
             throw;
         }
         try {
@@ -137,7 +137,10 @@ File open_part(const FileSystem& files, const std::string& path, const std::stri
                 throw;
             }
         }
-        throw;
+        throw Error(ErrorCode::kSystem, ENOENT, std::string(kOpen), path, kNoOffset,
+                    fmt::format("{} '{}': this part of the feature file '{}' is not there; put it "
+                                "back, or next to that file",
+                                kOpen, format::escaped(path), format::escaped(main_path)));
     }
 }
 

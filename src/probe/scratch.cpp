@@ -19,7 +19,6 @@ namespace penstock::probe {
 
 namespace {
 
-constexpr std::uint64_t kDefaultBytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t kLeastBytes = std::uint64_t{64} << 20;  // on a slow disk
 constexpr base::Nanos kFillNsMax = 5'000'000'000;
 constexpr std::uint64_t kFillChunk = std::uint64_t{32} << 20;
@@ -79,7 +78,7 @@ std::uint64_t fill(File& file, std::uint64_t bytes, bool exact, Watch& watch) {
 Target make_scratch(const TargetRequest& request, Watch& watch) {
     const std::uint64_t wanted = request.size_bytes != 0
                                      ? request.size_bytes
-                                     : std::max(kDefaultBytes, 4 * request.block_bytes_max);
+                                     : std::max(kScratchBytes, 4 * request.block_bytes_max);
     check_space(request, wanted);
     Target target;
     const bool slash = request.path.ends_with('/');

@@ -15,6 +15,9 @@
 
 namespace penstock::probe {
 
+/// The size of a scratch file if none is requested; one on a slow disk has less.
+inline constexpr std::uint64_t kScratchBytes = std::uint64_t{1} << 30;
+
 struct Target {
     std::string path;
     bool ours = false;        ///< made here, so it may be written

@@ -189,5 +189,39 @@ TEST_F(FeatureFilesCommandTest, JsonReplacesNothingButItsOwnOutput) {
     EXPECT_EQ(features({"verify", path_}).status, 0);
 }
 
+TEST_F(FeatureFilesCommandTest, OfSeveralTensorsTheNamesAreTold) {
+    const std::string header =
+        R"({"x": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]},)"
+        R"( "n.y": {"dtype": "F32", "shape": [1, 1], "data_offsets": [8, 12]}})";
+    const std::string file = folder_ / "two.safetensors";
+    std::ofstream(file) << static_cast<char>(header.size()) << std::string(7, '\0') << header
+                        << std::string(12, 'a');
+    const Outcome wrong = features({"import", path_, file});
+    EXPECT_EQ(wrong.status, 2) << wrong.out;
+    EXPECT_THAT(wrong.err, HasSubstr("it has 2 tensors; say which, as NAME=FILE with the name of "
+                                     "one: 'x', 'n.y'"));
+    const Outcome done = features({"import", path_, "x=" + file});
+    EXPECT_EQ(done.status, 0) << done.err;
+}
+
+TEST_F(FeatureFilesCommandTest, ACommandThatFailsMakesNoJson) {
+    const std::string json = folder_ / "out.json";
+    EXPECT_EQ(features({"show", folder_ / "absent", "--json", json}).status, 1);
+    EXPECT_FALSE(std::filesystem::exists(json));
+    const Outcome folder = features({"show", npy_, "--json", folder_ / "absent/out.json"});
+    EXPECT_EQ(folder.status, 1);
+    EXPECT_THAT(folder.err, HasSubstr("No such file or directory; name a file in a folder"));
+}
+
+TEST_F(FeatureFilesCommandTest, TheJsonIsNotTheNewFile) {
+    std::filesystem::create_symlink("x.features", folder_ / "link");
+    for (const std::string& json : {path_, folder_ / "link"}) {
+        const Outcome wrong = features({"import", path_, "paper=" + npy_, "--json", json});
+        EXPECT_EQ(wrong.status, 2) << wrong.out;
+        EXPECT_THAT(wrong.err, HasSubstr("--json: '" + json + "' is also the file of FEATURES"));
+        EXPECT_FALSE(std::filesystem::exists(path_));
+    }
+}
+
 }  // namespace
 }  // namespace penstock::cli

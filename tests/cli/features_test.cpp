@@ -94,6 +94,10 @@ TEST_F(FeaturesCommandTest, SimulateRefusesWrongWords) {
     refused({trace_, "--cache", "nan%"}, "--cache: got 'nan%'");
     refused({trace_, "--cache", "1.5"}, "--cache: got '1.5'");
     refused({trace_, "--policy", "windwo"}, "did you mean 'window'?");
+    const Printed late = simulate({trace_, "--policy", "lru", "nope"});
+    EXPECT_EQ(late.status, 2);
+    EXPECT_EQ(late.out, "");  // lru has not run
+    EXPECT_THAT(late.err, testing::HasSubstr("policy: got 'nope'; expected one of "));
     refused({trace_, "--window", "31"}, "--window: got '31'; expected a whole number, 0 to 30");
     refused({trace_, "--rows", "10"}, "--rows: got 10, and the trace has row 4999");
     refused({trace_, "--rows", "-1"}, "--rows: got '-1'; expected a whole number, 1 or more");

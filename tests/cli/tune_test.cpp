@@ -135,6 +135,43 @@ TEST_F(TuneTest, AFileIsOnlyRead) {
     EXPECT_THAT(refused.err, HasSubstr("did not make"));
 }
 
+// A slip, such as -o for the path, would destroy the only copy of a model.
+TEST_F(TuneTest, OnlyAnOptionsFileIsReplaced) {
+    const std::string model = folder() + "/model.bin";
+    std::ofstream(model) << std::string(std::size_t{64} << 20, 'p');
+    std::filesystem::create_hard_link(model, folder() + "/other.bin");
+    std::filesystem::create_symlink("model.bin", folder() + "/link.bin");
+    const auto refused = [&](const std::string& path, const std::string& output,
+                             const std::string& why) {
+        const Outcome outcome = run_cli({"tune", path, "--seconds", "5", "-o", output});
+        EXPECT_EQ(outcome.status, 2) << outcome.out;
+        EXPECT_THAT(outcome.err, HasSubstr("-o: '" + output + "' is " + why));
+        EXPECT_THAT(outcome.out, IsEmpty());
+    };
+    for (const char* const name : {"/model.bin", "/other.bin", "/link.bin"}) {
+        refused(model, folder() + name, "the file that is measured");
+        refused(folder(), folder() + name, "there, and is no options file");
+    }
+    EXPECT_EQ(std::filesystem::file_size(model), std::size_t{64} << 20);
+    const std::string json = folder() + "/config.json";
+    for (const char* const text : {"as it was", R"({"hidden_size": 8})", "[]"}) {
+        std::ofstream(json) << text;
+        refused(folder(), json, "there, and is no options file");
+        EXPECT_EQ(contents(json), text);
+    }
+}
+
+TEST_F(TuneTest, TwoOutputsAreTwoFiles) {
+    const std::string file = folder() + "/t.json";
+    std::filesystem::create_directory_symlink(".", folder() + "/here");
+    for (const std::string& other : {file, folder() + "/here/t.json"}) {
+        const Outcome outcome = run_cli(quick(folder(), {"-o", file, "--json", other}));
+        EXPECT_EQ(outcome.status, 2) << outcome.out;
+        EXPECT_THAT(outcome.err, HasSubstr("--json: '" + other + "' is also the file of -o"));
+        EXPECT_FALSE(std::filesystem::exists(file));
+    }
+}
+
 TEST_F(TuneTest, TheWriteLimitIsKept) {
     const Outcome outcome =
         run_cli({"tune", folder(), "--seconds", "20", "--size", "64MiB", "--full", "--write-limit",
@@ -142,9 +179,22 @@ TEST_F(TuneTest, TheWriteLimitIsKept) {
     ASSERT_EQ(outcome.status, 0) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("(--write-limit)"));
     const auto report = nlohmann::json::parse(outcome.out);
-    EXPECT_LE(report.at("tune").at("written_bytes").get<std::uint64_t>(),
-              std::uint64_t{(256 + 64)} << 20);
+    EXPECT_LE(report.at("tune").at("written_bytes").get<std::uint64_t>(), std::uint64_t{256} << 20);
+    EXPECT_FALSE(report.at("jobs").empty());
     EXPECT_NE(report.at("tune").at("verdicts").at(0).at("verdict"), "better");
+
+    const auto refused = [&](std::vector<std::string> more, const char* why) {
+        more.insert(more.begin(), {"tune", folder(), "--write-limit"});
+        const Outcome wrong = run_cli(more);
+        EXPECT_EQ(wrong.status, 2) << wrong.out;
+        EXPECT_THAT(wrong.err, HasSubstr(why));
+    };
+    refused({"255MiB", "--size", "64MiB"},
+            "--write-limit: got 255MiB; a scratch file of 64 MiB and the first writes needs "
+            "256MiB: give that, a smaller --size, or --only read");
+    refused({"1GiB"}, "and the first writes needs 1216MiB");
+    refused({"1000MiB", "--only", "read"}, "needs 1024MiB: give that, or a smaller --size");
+    EXPECT_THAT(names_in(folder()), IsEmpty());
 }
 
 TEST_F(TuneTest, WhatCannotBeIsToldAtOnce) {
@@ -152,7 +202,8 @@ TEST_F(TuneTest, WhatCannotBeIsToldAtOnce) {
     EXPECT_EQ(absent.status, 1);
     EXPECT_THAT(absent.err, HasSubstr("tune " + folder() + "/absent"));
 
-    const Outcome full = run_cli({"tune", folder(), "--size", "8000TiB"});
+    const Outcome full =
+        run_cli({"tune", folder(), "--size", "8000TiB", "--write-limit", "8001TiB"});
     EXPECT_EQ(full.status, 1);
     EXPECT_THAT(full.err, HasSubstr("are free"));
 
@@ -189,7 +240,8 @@ class TuneSignalTest : public TuneTest, public testing::WithParamInterface<int> 
 
 TEST_P(TuneSignalTest, TheScratchFileGoesAndTheOptionsFileStays) {
     const std::string options = folder() + "/tuned.json";
-    std::ofstream(options) << "as it was";
+    const std::string as_it_was = R"({"queue_depth": 7})";
+    std::ofstream(options) << as_it_was;
     Program program({"tune", folder(), "--size", "64MiB", "--seconds", "60", "-o", options});
     for (int i = 0; i < 1000 && names_in(folder()).size() < 2; ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -200,7 +252,7 @@ TEST_P(TuneSignalTest, TheScratchFileGoesAndTheOptionsFileStays) {
     const Outcome outcome = program.wait();
     EXPECT_EQ(outcome.status, 128 + GetParam()) << outcome.err;
     EXPECT_THAT(names_in(folder()), testing::ElementsAre("tuned.json"));
-    EXPECT_EQ(contents(options), "as it was");
+    EXPECT_EQ(contents(options), as_it_was);
 }
 INSTANTIATE_TEST_SUITE_P(Signals, TuneSignalTest, testing::Values(SIGINT, SIGTERM));
 
@@ -249,7 +301,7 @@ TEST(TunePasteTest, AFileBehindALinkIsReplacedAndAPipeIsWrittenTo) {
     };
     std::filesystem::create_symlink("target.json", folder / "link.json");
     for (int i = 0; i < 2; ++i) {  // at first the link leads nowhere
-        check_options_file(folder / "link.json");
+        check_options_file(folder / "link.json", folder.path());
         write_options_file(folder / "link.json", options);
         EXPECT_TRUE(std::filesystem::is_symlink(folder / "link.json"));
         EXPECT_EQ(parsed(target), options);

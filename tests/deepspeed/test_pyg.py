@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -327,6 +328,9 @@ def test_the_interface_of_the_feature_store(hetero):
     for index in (None, slice(5, 50, 3), torch.tensor([3, 3, 1]), 7, slice(-3, None)):
         expected = x if index is None else x[index] if not isinstance(index, int) else x[index][None]
         assert torch.equal(features.get_tensor("paper", "x", index), expected)
+    for index in (slice(5, 2), slice(300, 400), slice(10, 5, 2)):
+        assert features.get_tensor("paper", "x", index).shape == (0, 16)
+    assert torch.equal(features.get_tensor("paper", "x", np.int64(-1)), x[-1:])
     mask = torch.zeros(300, dtype=torch.bool)
     mask[[1, 5]] = True
     assert torch.equal(features["paper", "x", mask], x[mask])
@@ -390,6 +394,55 @@ def test_what_does_not_fit_is_named(homogeneous, hetero):
         pyg.NeighborSampler(hetero, [1]).sample_from_nodes(NodeSamplerInput(None, torch.arange(2)))
     with pytest.raises(ValueError, match=r"seeds\[1\]: 300 is no node"):
         pyg.NeighborSampler(homogeneous, [1]).sample_from_nodes(NodeSamplerInput(None, torch.tensor([0, 300])))
+
+
+@pytest.fixture
+def file(tmp_path):
+    rows = {"paper": torch.randn(300, 4), "author": torch.randn(120, 3)}
+    penstock.FeatureStore.write(tmp_path / "two", rows, progress=None)
+    penstock.FeatureStore.write(tmp_path / "one", {"paper": rows["paper"]}, progress=None)
+    return tmp_path
+
+
+def test_hints_of_features(homogeneous, hetero, file):
+    def hints(data, store, features, seeds=None):
+        before = store.stats().hints
+        sampler = pyg.NeighborSampler(data, [3], seed=1, features=features)
+        sampler.sample_from_nodes(NodeSamplerInput(None, torch.arange(300), input_type=seeds))
+        return store.stats().hints - before
+
+    one, two = (penstock.FeatureStore.open(file / name, ram="1MB") for name in ("one", "two"))
+    assert hints(homogeneous, one, one) == 1
+    assert hints(homogeneous, two, two["paper"]) == 1
+    assert hints(homogeneous, one, pyg.FeatureStore(one)) == 1
+    assert hints(homogeneous, two, pyg.FeatureStore(two, attrs={(None, "x"): "paper"})) == 1
+    assert hints(hetero, two, two, "paper") >= 1
+    assert hints(hetero, two, pyg.FeatureStore(two), "paper") >= 1
+    # By default only fitting tables of the data are hinted: a wrong hint is no error.
+    data = (pyg.FeatureStore(two), pyg.GraphStore(Graph.from_edges(homogeneous.edge_index, 300)))
+    assert hints(data, two, None) == 1
+    sampler = pickle.loads(pickle.dumps(pyg.NeighborSampler(homogeneous, [3], features=two["paper"])))
+    sampler.sample_from_nodes(NodeSamplerInput(None, torch.arange(300)))
+
+
+def test_features_that_cannot_be_those_of_the_nodes(homogeneous, hetero, file):
+    two = penstock.FeatureStore.open(file / "two", ram="1MB")
+    for data, features, error, why in (
+        (homogeneous, two, ValueError, r"nodes of one type, .* tables of \['paper', 'author'\]; give one table, store"),
+        (homogeneous, pyg.FeatureStore(two), ValueError, "nodes of one type, .* give one table"),
+        (homogeneous, two["author"], ValueError, "this table has 120 rows, and the graph has 300 nodes; give"),
+        (hetero, two["paper"], ValueError, "several types .*; give its store"),
+        (hetero, pyg.FeatureStore(two, attrs={("x", "x"): "paper"}), ValueError, r"got tables of \['x'\]; give a pyg"),
+        (
+            hetero,
+            pyg.FeatureStore(two, attrs={("paper", "x"): "author"}),
+            ValueError,
+            "300 nodes of type 'paper'; give",
+        ),
+        (homogeneous, {"paper": 1}, TypeError, "expected a penstock.FeatureStore, a table of one, or a pyg"),
+    ):
+        with pytest.raises(error, match=f"NeighborSampler: features: .*{why}"):
+            pyg.NeighborSampler(data, [3], features=features)
 
 
 def test_a_child_of_fork_samples(homogeneous):

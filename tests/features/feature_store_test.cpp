@@ -432,9 +432,11 @@ TEST_F(FeatureStoreTest, DamageIsFoundAndNamed) {
     EXPECT_THAT(error_of([&] { static_cast<void>(FeatureStore::open(engine_, path_)); }).what(),
                 HasSubstr("part 0 of 2 of another feature file"));
     std::filesystem::remove(file.files[1]);
-    EXPECT_EQ(
-        error_of([&] { static_cast<void>(FeatureStore::open(engine_, path_)); }).system_errno(),
-        ENOENT);
+    const Error absent = error_of([&] { static_cast<void>(FeatureStore::open(engine_, path_)); });
+    EXPECT_EQ(absent.system_errno(), ENOENT);
+    EXPECT_EQ(absent.path(), file.files[1]);
+    EXPECT_THAT(absent.what(), HasSubstr("this part of the feature file '" + path_ +
+                                         "' is not there; put it back, or next to that file"));
     std::filesystem::copy_file(file.files[0], folder_ / "unused");
 }
 

@@ -225,6 +225,8 @@ def check_json_path(path: str | None) -> None:
         wrong = f"--json {path}: its folder is not there; name a file in a folder that is"
     elif not (os.access(file, os.W_OK) if file.exists() else os.access(folder, os.W_OK | os.X_OK)):
         wrong = f"--json {path}: it cannot be written; name a file that can be"
+    elif file.is_block_device() or (file.is_file() and file.stat().st_size and not _core.is_json_of_ours(path)):
+        wrong = f"--json {path}: it is there, and is no earlier output of penstock; give another name, or remove it"
     if wrong:
         raise WrongArguments(f"{wrong}, or - for stdout")
 
@@ -255,7 +257,6 @@ def write_json(path: str | None, document: dict[str, Any]) -> None:
     if path == "-":
         printer(sys.stdout)(text)
     elif path is not None:
-        try:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ToolError(f"--json {path}: {error.strerror}; name a file in a folder that can be written") from error
+        code = _core.write_output(path, text + "\n")
+        if code:
+            raise ToolError(f"--json {path}: {os.strerror(code)}; name a file in a folder that can be written")

@@ -285,10 +285,10 @@ class FeatureStore:
         """Writes a feature file of these tables, completely and durably in one step, or not at all. An existing file at
         `path` is replaced. Blocks; needs about 20 MiB of memory, whatever the size of the tables; Ctrl-C stops it.
 
-        tables: names, each with an array, tensor or memmap of shape (rows, ...), the path of a `.npy`, or an iterator
-        of such blocks of rows, which may be larger than memory. folders: existing folders on several devices, over
-        which the rows are striped; the file at `path` then has only the directory. sync: durable when it returns.
-        progress: as in load().
+        tables: names, each with an array, tensor, Buffer or memmap of shape (rows, ...), the path of a `.npy`, a table
+        of another file, or an iterator of such blocks of rows, which may be larger than memory. folders: existing
+        folders on several devices, over which the rows are striped; the file at `path` then has only the directory.
+        sync: durable when it returns. progress: as in load().
         Raises ValueError and TypeError for rows that differ in dtype or shape, or are not plain numbers; OSError for
         errors of the system."""
         from penstock.features import _writing

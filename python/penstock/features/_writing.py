@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tables to a feature file: arrays, tensors, memmaps, `.npy` files, iterators of blocks of rows."""
+"""Writes tables to a feature file: arrays, tensors, memmaps, `.npy` files, tables of other feature files, iterators of
+blocks of rows."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from penstock import _arguments, _core
+from penstock.features._store import FeatureTable
 
 _PIECE_BYTES = 4 << 20
 
@@ -39,7 +41,7 @@ def write(
     try:
         for name, rows in sources.items():
             begun: tuple[str, tuple[int, ...]] | None = None
-            for piece in _pieces(rows):
+            for piece in _pieces(name, rows):
                 dtype, shape = _dtype(name, piece), tuple(piece.shape)[1:]
                 if dtype == "float4_e2m1fn_x2" and shape:
                     shape = (*shape[:-1], 2 * shape[-1])  # an element of torch is two elements of the file
@@ -66,6 +68,8 @@ def write(
 
 def _refuse_to_replace(path: Any, rows: Any) -> None:
     source = rows if isinstance(rows, (str, os.PathLike)) else getattr(rows, "filename", None)  # of a memmap
+    if isinstance(rows, FeatureTable):
+        source = os.fsdecode(rows._remade[1][1][0])  # the path of its store
     if isinstance(source, (str, os.PathLike)) and os.path.realpath(source) == os.path.realpath(os.fsdecode(path)):
         raise ValueError(
             f"write: path: {_arguments.shown(os.fsdecode(path))} is a source of rows, which the new file would "
@@ -93,15 +97,18 @@ def _source(name: Any, rows: Any) -> Any:
             loaded.close()
         except FileNotFoundError:
             raise _core.system_error(errno.ENOENT, "write", os.fspath(rows)) from None
+        except OSError as error:
+            told = f"write: table '{name}': {error.strerror or error}; give the path of a .npy that can be read"
+            raise type(error)(error.errno or errno.EIO, told, os.fspath(rows)) from None
         except (ValueError, EOFError) as error:
             why = str(error).splitlines()[0]
         raise ValueError(
             f"write: table '{name}': '{os.fspath(rows)}' is no .npy that can be mapped ({why}); give an array, or the "
             "path of a .npy of numbers"
         )
-    _check_dense(rows)
+    _check_dense(name, rows)
     if hasattr(rows, "shape") and hasattr(rows, "dtype"):
-        return _with_rows(name, rows)
+        return _with_rows(name, _array_of(rows))
     if isinstance(rows, (list, tuple)) and any(len(getattr(block, "shape", (0, 0))) == 1 for block in rows):
         raise TypeError(
             f"write: table '{name}': expected blocks of rows in the list, got arrays of one dimension; give "
@@ -121,38 +128,67 @@ def _with_rows(name: str, rows: Any) -> Any:
     return rows
 
 
-def _check_dense(rows: Any) -> None:
+def _array_of(rows: Any) -> Any:
+    """A Buffer as an array, or as a tensor if NumPy does not know its dtype; anything else unchanged."""
+    if not isinstance(rows, _core.Buffer):
+        return rows
+    try:
+        return rows.numpy()
+    except TypeError:
+        return rows.torch()
+
+
+def _check_dense(name: str, rows: Any) -> None:
     """Refuses tensors and arrays whose memory does not hold their rows, contiguous or strided."""
+    told = f"write: table '{name}': expected "
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(rows, torch.Tensor) and (rows.is_nested or rows.layout != torch.strided):
-        raise TypeError("write: expected dense tensors, got a sparse or nested one; give its to_dense(), or parts")
+        raise TypeError(f"{told}dense tensors, got a sparse or nested one; give its to_dense(), or parts")
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(rows, numpy.ma.MaskedArray):
-        raise TypeError("write: expected plain arrays, got a masked one, whose mask would be lost; give array.filled()")
+        raise TypeError(f"{told}plain arrays, got a masked one, whose mask would be lost; give array.filled()")
+    if hasattr(rows, "nnz") and hasattr(rows, "toarray"):  # of SciPy
+        raise TypeError(
+            f"{told}dense rows, got a sparse {_arguments.got(rows)}; give rows.toarray(), or blocks: "
+            "(rows[i : i + 65536].toarray() for i in range(0, rows.shape[0], 65536))"
+        )
 
 
 def _bytes_of(rows: Any) -> int:
+    if isinstance(rows, FeatureTable):
+        return len(rows) * rows.row_bytes
     return int(getattr(rows, "nbytes", 0))
 
 
-def _pieces(rows: Any) -> Iterator[Any]:
+def _gathered(table: FeatureTable, begin: int, end: int) -> Any:
+    """Rows as an array, or as a tensor if NumPy does not know their dtype."""
+    try:
+        return table.gather(range(begin, end))
+    except TypeError:
+        return table.gather(range(begin, end), device="cpu")
+
+
+def _pieces(name: str, rows: Any) -> Iterator[Any]:
     """Blocks of rows; blocks that are cut here have some MiB."""
     if not hasattr(rows, "shape"):
         for block in rows:
-            _check_dense(block)
+            _check_dense(name, block)
+            block = _array_of(block)
             if not hasattr(block, "shape") or not hasattr(block, "dtype") or len(block.shape) == 0:
                 raise TypeError(
-                    f"write: expected arrays or tensors of shape (rows, ...) from the iterator, got "
+                    f"write: table '{name}': expected arrays or tensors of shape (rows, ...) from the iterator, got "
                     f"{_arguments.got(block)}"
                 )
-            yield from _pieces(block)
+            yield from _pieces(name, block)
         return
     count = rows.shape[0]
     step = max(1, _PIECE_BYTES // max(1, _bytes_of(rows) // max(1, count)))
+    is_table = isinstance(rows, FeatureTable)
     if count == 0:
-        yield rows
+        yield _gathered(rows, 0, 0) if is_table else rows
     for begin in range(0, count, step):
-        yield rows[begin : begin + step]
+        end = min(count, begin + step)
+        yield _gathered(rows, begin, end) if is_table else rows[begin:end]
 
 
 def _dtype(name: str, piece: Any) -> str:

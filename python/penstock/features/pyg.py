@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -135,9 +136,10 @@ def _ids(index: Any, rows: int) -> torch.Tensor:
     if index is None:
         return torch.arange(rows)
     if isinstance(index, slice):
-        return torch.arange(*index.indices(rows))
-    if isinstance(index, int):
-        return torch.tensor([index + rows if index < 0 else index])
+        numbers = range(*index.indices(rows))  # arange() refuses an end before the begin
+        return torch.arange(numbers.start, numbers.start + len(numbers) * numbers.step, numbers.step)
+    if isinstance(index, Integral):  # NumPy's too
+        return torch.tensor([int(index) + rows if index < 0 else int(index)])
     ids = torch.as_tensor(index)
     if ids.dtype != torch.bool:
         return ids
@@ -212,7 +214,9 @@ class NeighborSampler(torch_geometric.sampler.BaseSampler):
     type. replace, disjoint, threads: as in penstock.features.NeighborSampler. subgraph_type: "directional" or
     "bidirectional". seed: None: samples depend on torch's generator, as in PyTorch Geometric's own sampler. A number:
     samples depend on it, the seed nodes and set_epoch(), so that a batch is the same for any number of workers.
-    features: receives the sampled nodes by hint() immediately; by default the FeatureStore of `data`.
+    features: receives the sampled nodes by hint() immediately: a penstock.FeatureStore, a table of one (for a graph of
+    one type), or a FeatureStore of this module; by default that of `data`. Tables that cannot be those of the nodes are
+    a ValueError.
     Raises ValueError for arguments that do not match, NotImplementedError for temporal and induced subgraphs.
     Thread-safe, except for set_epoch()."""
 
@@ -247,7 +251,8 @@ class NeighborSampler(torch_geometric.sampler.BaseSampler):
             nodes=nodes,
         )
         self._seed, self._epoch = seed, 0
-        self._features = store if features is None else features
+        sizes = self._sampler.num_nodes
+        self._features, self._hinted = _hints_of(store if features is None else features, features is not None, sizes)
 
     @property
     def num_nodes(self) -> Any:
@@ -288,10 +293,9 @@ class NeighborSampler(torch_geometric.sampler.BaseSampler):
                 + ("several types" if self._hetero else "one")
             )
         found = self._sampler.sample(seed, batch=self._batch(seed))
-        if self._features is not None and hasattr(self._features, "hint"):
-            self._features.hint(
-                found.nodes if self._hetero else {group: found.nodes for group in _groups(self._features)}
-            )
+        if self._hinted:
+            wanted = {table: found.nodes[kind] if self._hetero else found.nodes for table, kind in self._hinted.items()}
+            self._features.hint(wanted.get(None, wanted))
         output = torch_geometric.sampler.HeteroSamplerOutput if self._hetero else torch_geometric.sampler.SamplerOutput
         return output(
             node=found.nodes,
@@ -315,9 +319,56 @@ class NeighborSampler(torch_geometric.sampler.BaseSampler):
         return f"NeighborSampler({self._sampler!r})"
 
 
-def _groups(features: Any) -> list[Any]:
-    tables = getattr(features, "_tables", {})
-    return list(dict.fromkeys(group for group, _ in tables))
+def _hints_of(features: Any, given: bool, nodes: Mapping[str, int]) -> tuple[Any, dict[str | None, str]]:
+    """Where sampled nodes are hinted: a store and {table: type of nodes}, or a table and {None: ""}. Features that were
+    `given` for the purpose are refused if they cannot be those of the nodes; of others only the fitting ones count."""
+    hetero = "" not in nodes
+    tables: Mapping[Any, str | None]
+    if isinstance(features, FeatureStore):
+        store, tables = features._store, features._tables
+    elif hasattr(features, "tables"):
+        store, tables = features, {_key_of(name): name for name in features.tables}
+    elif all(hasattr(features, name) for name in ("gather", "hint", "__len__")):
+        if hetero:
+            raise ValueError(
+                f"NeighborSampler: features: expected a store, as the graph has nodes of several types ({list(nodes)}),"
+                f" got {_arguments.got(features)}; give its store"
+            )
+        store, tables = features, {("", ""): None}
+    elif given:
+        raise TypeError(
+            "NeighborSampler: features: expected a penstock.FeatureStore, a table of one, or a pyg.FeatureStore, got "
+            + _arguments.got(features)
+        )
+    else:
+        return None, {}  # a store of another class, which takes no hints
+    if not hetero and any(group is None for group, _ in tables):
+        tables = {key: table for key, table in tables.items() if key[0] is None}
+    groups = list(dict.fromkeys(group for group, _ in tables))
+    if given and not hetero and len(groups) != 1:
+        raise ValueError(
+            f"NeighborSampler: features: the graph has nodes of one type, and these are tables of {groups}; give one "
+            "table, store[name]"
+        )
+    if given and hetero and not set(groups) & set(nodes):
+        raise ValueError(
+            f"NeighborSampler: features: expected tables of {list(nodes)}, got tables of {groups}; give a "
+            'pyg.FeatureStore(store, attrs={(type, "x"): table})'
+        )
+    hinted = {}
+    for (group, _), table in tables.items():
+        kind = group if hetero else ""
+        if kind not in nodes:
+            continue
+        rows = len(store if table is None else store[table])
+        if rows >= nodes[kind]:
+            hinted[table] = kind
+        elif given:
+            raise ValueError(
+                f"NeighborSampler: features: {'this table' if table is None else repr(table)} has {rows} rows, and the "
+                f"graph has {nodes[kind]} nodes{f' of type {kind!r}' if hetero else ''}; give the table of these nodes"
+            )
+    return store, hinted if hasattr(store, "hint") else {}
 
 
 def _by_edge_type(num_neighbors: Any, graphs: Any) -> Any:

@@ -7,6 +7,7 @@
 #include "cli/checkpoint/json.hpp"
 #include "cli/checkpoint/mapped_source.hpp"
 #include "cli/json_output.hpp"
+#include "cli/output_file.hpp"
 #include "cli/progress.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
@@ -380,6 +381,7 @@ private:
 }  // namespace
 
 int checkpoint_convert(const CheckpointOptions& options, std::span<const std::string> command) {
+    refuse_same_output("--json", options.json, "the new file", options.other);
     JsonOutput json("--json", options.json);
     const std::string& target = options.other;
     const Form form = form_named(target);

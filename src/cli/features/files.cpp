@@ -10,6 +10,7 @@
 #include "cli/flush.hpp"
 #include "cli/json_output.hpp"
 #include "cli/number_from.hpp"
+#include "cli/output_file.hpp"
 #include "cli/progress.hpp"
 #include "format/fault.hpp"
 
@@ -118,6 +119,7 @@ std::optional<std::vector<std::uint64_t>> row_shape_of(std::string_view word) {
 }
 
 int import_feature_files(const FeaturesOptions& options, std::span<const std::string> command) {
+    refuse_same_output("--json", options.json, "FEATURES", options.path);
     JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     std::vector<FeatureSource> sources;

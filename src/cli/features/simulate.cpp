@@ -62,6 +62,16 @@ std::vector<std::string> policies_of(const SimulateOptions& options) {
                                     : options.policies;
 }
 
+// Refuses an unknown name before the known ones run, which may take minutes.
+void check_policies(const SimulateOptions& options) {
+    const std::span<const std::string_view> known = row_simulation_policies();
+    for (const std::string& policy : options.policies) {
+        if (std::find(known.begin(), known.end(), policy) == known.end()) {
+            static_cast<void>(RowSimulator(RowTrace()).run(policy, {}));  // says why
+        }
+    }
+}
+
 std::uint64_t rows_of(const SimulateOptions& options, const RowTrace& trace) {
     const std::uint64_t least =
         trace.ids.empty() ? 0 : *std::max_element(trace.ids.begin(), trace.ids.end()) + 1;
@@ -83,6 +93,7 @@ nlohmann::ordered_json json_of(const CacheSize& cache, const std::string& policy
 }  // namespace
 
 int simulate_features(const SimulateOptions& options, std::span<const std::string> command) {
+    check_policies(options);
     JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     Engine engine;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/tune/command.hpp"
 
+#include "base/align.hpp"
 #include "base/clock.hpp"
 #include "base/units.hpp"
 #include "cli/environment.hpp"
 #include "cli/gpu_option.hpp"
 #include "cli/json_output.hpp"
+#include "cli/output_file.hpp"
 #include "cli/progress.hpp"
 #include "cli/scratch.hpp"
 #include "cli/tune/gpu_ways.hpp"
@@ -62,7 +64,7 @@ public:
     explicit Tune(const TuneOptions& options)
         : options_(options), json_("--json", options.json), out_(json_.text_stream()) {
         if (!options.output.empty()) {
-            check_options_file(options.output);
+            check_options_file(options.output, options.path);
         }
     }
 
@@ -73,6 +75,7 @@ public:
         }
         defaults_ = Engine::default_options();
         description_ = Engine(defaults_).describe();
+        check_write_limit();
         target_ = make_target({.command = "tune",
                                .path = options_.path,
                                .size_bytes = options_.size_bytes,
@@ -103,13 +106,36 @@ public:
     }
 
 private:
+    // Refuses a limit under which a scratch file can be made and nothing be measured.
+    void check_write_limit() const {
+        std::error_code absent;
+        if (!std::filesystem::is_directory(options_.path, absent)) {
+            return;  // nothing is written
+        }
+        const std::uint64_t file =
+            options_.size_bytes != 0 ? options_.size_bytes : probe::kScratchBytes;
+        const std::uint64_t slices =
+            options_.write ? Slices::kCalibrationBytes + 2 * Slices::kSliceLeast : 0;
+        if (options_.write_limit_bytes >= file + slices) {
+            return;
+        }
+        throw Error(
+            ErrorCode::kInvalidArgument, 0, "tune", options_.path, kNoOffset,
+            fmt::format(
+                "--write-limit: got {}; a scratch file of {}{} needs {}MiB: give that, {}",
+                options_.write_limit_word, base::format_bytes(file),
+                options_.write ? " and the first writes" : "",
+                base::align_up(file + slices, std::uint64_t{base::kMiB}) / base::kMiB,
+                options_.write ? "a smaller --size, or --only read" : "or a smaller --size"));
+    }
+
     TuneSearch searched(Slices& slices) {
         progress_.step("getting the measure of the disk: ");
         if (options_.read) {
-            slices.calibrate(false, kSliceSeconds);
+            slices.calibrate(false, kSliceSeconds, options_.write_limit_bytes);
         }
         if (write_) {
-            slices.calibrate(true, kSliceSeconds);
+            slices.calibrate(true, kSliceSeconds, options_.write_limit_bytes);
         }
         const double begin = now();
         TuneSearch search(
@@ -210,18 +236,17 @@ private:
     void report(std::span<const std::string> command, const Slices& slices,
                 const TuneSearch& search) {
         const std::string about = fmt::format("penstock tune of {}, {}", options_.path, utc_now());
-        const TuneResult result{
-            .options = options_,
-            .target = target_,
-            .engine = description_,
-            .defaults = defaults_,
-            .search = search,
-            .samples = samples_,
-            .seconds = now(),
-            .written_bytes = slices.written_bytes() + (target_.ours ? target_.bytes : 0),
-            .why_ended = why_ended_,
-            .about = about,
-            .gpu = gpu_ ? &*gpu_ : nullptr};
+        const TuneResult result{.options = options_,
+                                .target = target_,
+                                .engine = description_,
+                                .defaults = defaults_,
+                                .search = search,
+                                .samples = samples_,
+                                .seconds = now(),
+                                .written_bytes = slices.written_bytes(),
+                                .why_ended = why_ended_,
+                                .about = about,
+                                .gpu = gpu_ ? &*gpu_ : nullptr};
         print_tune_result(out_, result);
         if (!options_.output.empty()) {
             write_options_file(options_.output, options_json(search.choice(), defaults_, about));
@@ -253,6 +278,7 @@ private:
 }  // namespace
 
 void tune(const TuneOptions& options, std::span<const std::string> command) {
+    refuse_same_output("--json", options.json, "-o", options.output);
     Tune(options).run(command);
 }
 

@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/tune/paste.hpp"
 
-#include "base/path.hpp"
-#include "base/random.hpp"
 #include "cli/bench/fio_peer.hpp"
+#include "cli/output_file.hpp"
 
+#include <penstock/engine.hpp>
 #include <penstock/options.hpp>
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 namespace penstock::cli {
@@ -47,42 +43,36 @@ Error output_error(const std::string& path, int code) {
 
 }  // namespace
 
-void check_options_file(const std::string& path) {
-    const std::string folder = base::folder_of(path);
-    if (::access(folder.c_str(), W_OK | X_OK) != 0) {
-        throw output_error(path, errno);
+void check_options_file(const std::string& path, const std::string& measured) {
+    if (const int code = why_not_writable(path); code != 0) {
+        throw output_error(path, code);
     }
-    struct stat status {};
-    if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
-        throw output_error(path, EISDIR);
+    if (is_same_file(path, measured)) {
+        throw Error(ErrorCode::kInvalidArgument, 0, "write", path, kNoOffset,
+                    fmt::format("-o: '{}' is the file that is measured, which the settings would "
+                                "replace; give another name",
+                                path));
+    }
+    struct stat is {};
+    if (::stat(path.c_str(), &is) != 0 || S_ISFIFO(is.st_mode) || S_ISCHR(is.st_mode) ||
+        (S_ISREG(is.st_mode) && is.st_size == 0)) {
+        return;
+    }
+    static_cast<void>(Engine::default_options());  // an error of the environment is not the file's
+    try {
+        static_cast<void>(load_options(S_ISREG(is.st_mode) ? path : std::string()));
+    } catch (const Error&) {
+        throw Error(ErrorCode::kInvalidArgument, 0, "write", path, kNoOffset,
+                    fmt::format("-o: '{}' is there, and is no options file of penstock; give "
+                                "another name, or remove it",
+                                path));
     }
 }
 
-// Replaces a file, also behind a symbolic link, as a whole; a pipe or a device is written to.
 void write_options_file(const std::string& path, const nlohmann::ordered_json& options) {
     const std::string text =
         options.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-    std::error_code unknown;
-    const auto kind = std::filesystem::status(path, unknown).type();
-    const bool is_link = std::filesystem::is_symlink(path, unknown);
-    const bool replaces = kind == std::filesystem::file_type::regular ||
-                          (kind == std::filesystem::file_type::not_found && !is_link);
-    const std::string target =
-        is_link && replaces ? std::filesystem::canonical(path).string() : path;
-    // Makes a new file: never an existing one, and never through a link.
-    const std::string fresh =
-        replaces ? fmt::format("{}.{:016x}.tmp", target, base::random_bits()) : target;
-    std::FILE* const out = std::fopen(fresh.c_str(), replaces ? "wxe" : "we");
-    if (out == nullptr) {
-        throw output_error(path, errno);
-    }
-    const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
-    const bool kept = std::fclose(out) == 0 && written;
-    if (!kept || (replaces && std::rename(fresh.c_str(), target.c_str()) != 0)) {
-        const int code = errno;
-        if (replaces) {
-            ::unlink(fresh.c_str());
-        }
+    if (const int code = write_output(path, text); code != 0) {
         throw output_error(path, code);
     }
 }

@@ -18,8 +18,9 @@ namespace penstock::cli {
 /// device is written to. Throws Error.
 void write_options_file(const std::string& path, const nlohmann::ordered_json& options);
 
-/// Throws the Error that write_options_file() would end in, before any time is spent.
-void check_options_file(const std::string& path);
+/// Throws the Error that write_options_file() would end in, before any time is spent. Refuses a
+/// file that is there unless it is empty or an options file, and the one that is `measured`.
+void check_options_file(const std::string& path, const std::string& measured);
 
 /// The `aio` section of a DeepSpeed configuration: integers and JSON booleans, as it requires.
 [[nodiscard]] nlohmann::ordered_json deepspeed_json(const TuneSettings& settings);

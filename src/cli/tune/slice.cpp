@@ -23,6 +23,7 @@ namespace {
 
 constexpr std::uint64_t kMemoryBytes = std::uint64_t{128} << 20;
 constexpr std::uint64_t kSliceMax = std::uint64_t{512} << 20;
+constexpr std::uint64_t kWriteSlices = 64;  // that a limit on bytes leaves room for, if it can
 
 constexpr std::uint64_t kSmallBytes = 4096;
 constexpr std::size_t kSmallReadsMin = 256;  // of a disk that turns: a second or two
@@ -46,16 +47,22 @@ Slices::Slices(const Target& target, const EngineOptions& defaults, Progress& pr
     : target_(target),
       defaults_(defaults),
       progress_(progress),
-      memory_(pool_.take(std::min(kMemoryBytes, target.bytes / kGrain * kGrain))) {
+      memory_(pool_.take(std::min(kMemoryBytes, target.bytes / kGrain * kGrain))),
+      written_bytes_(target.ours ? target.bytes : 0) {
     probe::fill_random(memory_.bytes(), 2);
 }
 
-void Slices::calibrate(bool write, double seconds) {
+void Slices::calibrate(bool write, double seconds, std::uint64_t write_limit) {
     std::uint64_t& bytes = write ? write_bytes_ : read_bytes_;
     const TuneSettings settings = default_settings(defaults_);
     static_cast<void>(run(settings, write));  // the first one finds the device idle
     const double wanted = run(settings, write).bytes_per_s() * seconds;
-    bytes = std::clamp(static_cast<std::uint64_t>(wanted) / kGrain * kGrain, 2 * kGrain, kSliceMax);
+    std::uint64_t most = kSliceMax;
+    if (write) {
+        const std::uint64_t left = write_limit - std::min(write_limit, written_bytes_);
+        most = std::clamp(left / kWriteSlices / kGrain * kGrain, kSliceLeast, kSliceMax);
+    }
+    bytes = std::clamp(static_cast<std::uint64_t>(wanted) / kGrain * kGrain, kSliceLeast, most);
 }
 
 // The next `bytes` of the file, wrapping around at the end, through the same memory.

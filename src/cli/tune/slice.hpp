@@ -24,8 +24,13 @@ public:
 
     Slices(const Target& target, const EngineOptions& defaults, Progress& progress);
 
-    /// Chooses the bytes of a slice: about `seconds` at the rate of the defaults.
-    void calibrate(bool write, double seconds);
+    /// The bytes that calibrate(true) writes, and the least that a slice of writes has after it.
+    static constexpr std::uint64_t kCalibrationBytes = 8 * kGrain;
+    static constexpr std::uint64_t kSliceLeast = 2 * kGrain;
+
+    /// Chooses the bytes of a slice: about `seconds` at the rate of the defaults. Slices of writes
+    /// are shorter where `write_limit` would be reached after a few.
+    void calibrate(bool write, double seconds, std::uint64_t write_limit);
     [[nodiscard]] std::uint64_t slice_bytes(bool write) const {
         return write ? write_bytes_ : read_bytes_;
     }
@@ -36,7 +41,7 @@ public:
     /// The bytes that the device reads while it does one more small request, at the depth of a
     /// list: what `gap_bytes` means. Throws as run() does.
     [[nodiscard]] std::uint64_t gap_bytes(const TuneSettings& settings);
-    /// Bytes written by all slices.
+    /// Bytes written in all, those of the scratch file included.
     [[nodiscard]] std::uint64_t written_bytes() const { return written_bytes_; }
 
 private:
@@ -54,8 +59,8 @@ private:
     std::uint64_t cursor_ = 0;
     std::mt19937_64 random_{1};
     std::uint64_t read_bytes_ = 4 * kGrain;
-    std::uint64_t write_bytes_ = 4 * kGrain;
-    std::uint64_t written_bytes_ = 0;
+    std::uint64_t write_bytes_ = kCalibrationBytes / 2;
+    std::uint64_t written_bytes_;
 };
 
 }  // namespace penstock::cli
