@@ -248,7 +248,7 @@ class Plan:
         self._copied: list[int] = []
         self._targets: dict[int, Any] = {}  # by the number of the tensor in the state
         found, given = list(tensors(state)), list(tensors(into))
-        fit, by_storage = [], {}
+        fit, by_storage, counts, sources = [], {}, skeleton.tensor_counts, skeleton.sources  # lists that each use makes
         theirs, called = matched(found, given), labels(given)
         check_missing(path, [name for i, name in zip(theirs, called, strict=True) if i is None])
         for i, name, (_, place, target) in zip(theirs, called, given, strict=True):
@@ -262,8 +262,8 @@ class Plan:
         _format.refuse_unfit(*map(list, zip(*fit, strict=True)) if fit else ([], [], []))
         for number, views in by_storage.items():
             targets = [self._targets[i] for i in views]
-            everybody = len({id(found[i][2]) for i in views}) == skeleton.tensor_counts[number]
-            name, size, _ = skeleton.sources[number]
+            everybody = len({id(found[i][2]) for i in views}) == counts[number]
+            name, size, _ = sources[number]
             kind, shape = stored[name]
             read = _format.fill_rows(list(views.values()), targets, (name, size, f"torch.{kind}", shape), everybody)
             if read is None:

@@ -57,6 +57,29 @@ void refuse_read_only(std::uint64_t address, nb::handle name) {
 
 }  // namespace
 
+void refuse_past_storage(nb::handle tensor, const std::string& what) {
+    static const Name untyped_storage("untyped_storage");
+    static const Name data_ptr("data_ptr");
+    static const Name nbytes("nbytes");
+    static const Name element_size("element_size");
+    static const Name numel("numel");
+    if (number(call(tensor, numel)) == 0) {
+        return;
+    }
+    const nb::object storage = call(tensor, untyped_storage);
+    const std::uint64_t begin = number(call(storage, data_ptr));
+    const std::uint64_t bytes = number(call(storage, nbytes));
+    const std::uint64_t first = number(call(tensor, data_ptr));
+    std::uint64_t used = number(call(tensor, element_size));
+    for (const auto& dimension : dimensions_of(tensor, used)) {
+        used += (dimension.extent - 1) * dimension.step_bytes;
+    }
+    if (first == 0 || first < begin || first - begin > bytes || bytes - (first - begin) < used) {
+        raise_value(what + " reaches past its storage, which has " + std::to_string(bytes) +
+                    " bytes (it was resized or freed); give a tensor whose memory is there");
+    }
+}
+
 std::uint64_t number(const nb::object& object) {
     const std::uint64_t value = PyLong_AsUnsignedLongLong(object.ptr());
     if (PyErr_Occurred() != nullptr) {
@@ -108,6 +131,7 @@ void refuse_unfit(const nb::list& names, const nb::list& tensors, const nb::list
         if (number(call(tensor, numel)) == 0) {
             continue;
         }
+        refuse_past_storage(tensor, "load: " + into(names[i]));
         const bool is_alone = kin[i].is_none();
         state::ElementLayout layout = layout_of(tensor, names[i], is_alone);
         if (truth(get(tensor, is_cpu))) {

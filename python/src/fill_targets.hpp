@@ -20,6 +20,10 @@ namespace penstock::python {
 /// ints.
 void refuse_unfit(const nb::list& names, const nb::list& tensors, const nb::list& kin);
 
+/// Refuses a tensor of torch whose elements are not all in its storage, which was resized: its
+/// memory is that of others. `what`: the tensor, for the error.
+void refuse_past_storage(nb::handle tensor, const std::string& what);
+
 /// An int of Python.
 [[nodiscard]] std::uint64_t number(const nb::object& object);
 /// Those with two elements or more, the nearest first.

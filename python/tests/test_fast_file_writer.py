@@ -226,3 +226,21 @@ def test_refuses(tmp_path):
         writer.write(b"more")
     with pytest.raises(TypeError):
         make(tmp_path / "file").write("text")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"pinned_tensor": bytes(BUFFER)}, ValueError, "pinned_tensor is read-only"),
+        ({"num_parallel_writers": 2.5}, TypeError, "num_parallel_writers: expected an integer, got 2.5"),
+        ({"writer_rank": 0.0}, TypeError, "writer_rank: expected an integer"),
+        ({"double_buffer": "false"}, TypeError, "double_buffer: expected True or False, got 'false'"),
+    ],
+)
+def test_a_configuration_that_cannot_work_leaves_the_file(tmp_path, options, error, match):
+    path = tmp_path / "file"
+    path.write_bytes(b"kept")
+    config = {"dnvme_handle": None, "pinned_tensor": torch.empty(BUFFER, dtype=torch.uint8)} | options
+    with pytest.raises(error, match=match):
+        FastFileWriter(path, FastFileWriterConfig(**config))
+    assert path.read_bytes() == b"kept"

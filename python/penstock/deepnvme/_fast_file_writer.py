@@ -9,6 +9,7 @@ tensors in host memory without a GPU.
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 from collections.abc import Sequence
@@ -58,7 +59,16 @@ class FastFileWriter:
         OSError if the file cannot be opened.
         """
         self._file: penstock.File | None = None  # set first, for __del__
-        writers, rank = config.num_parallel_writers, config.writer_rank
+        counts = {name: getattr(config, name) for name in ("num_parallel_writers", "writer_rank")}
+        for name, value in counts.items():
+            if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+                raise TypeError(f"FastFileWriter({os.fspath(file_path)!r}): {name}: expected an integer, got {value!r}")
+        writers, rank = map(operator.index, counts.values())
+        if not isinstance(config.double_buffer, (bool, int)):
+            raise TypeError(
+                f"FastFileWriter({os.fspath(file_path)!r}): double_buffer: expected True or False, got "
+                f"{config.double_buffer!r}"
+            )
         if writers < 1 or not 0 <= rank < writers:
             raise ValueError(
                 f"FastFileWriter({os.fspath(file_path)!r}): writer_rank is {rank} of {writers} num_parallel_writers; "
@@ -66,6 +76,10 @@ class FastFileWriter:
             )
         check_writable("pinned_tensor", config.pinned_tensor)
         memory = memoryview(_host_buffer(config.pinned_tensor))
+        if memory.readonly:
+            raise ValueError(
+                f"FastFileWriter({os.fspath(file_path)!r}): pinned_tensor is read-only; give a tensor, or a bytearray"
+            )
         parts = 2 if config.double_buffer else 1
         if len(memory) < parts:
             raise ValueError(

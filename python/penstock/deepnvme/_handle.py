@@ -128,7 +128,7 @@ def _close(file: _core.File, check: tuple[str, _core.File, Any, int] | None) -> 
 class _Followed:
     """A transfer with another name in its errors, or with a comparison to make when it is done."""
 
-    __slots__ = ("_check", "_error", "_over", "_path", "_shown", "_transfer")
+    __slots__ = ("_check", "_error", "_lock", "_over", "_path", "_shown", "_transfer")
 
     def __init__(self, transfer: _core.Transfer[Any], path: Any, shown: str | None, check: Any) -> None:
         self._transfer: _core.Transfer[Any] | None = transfer
@@ -137,24 +137,29 @@ class _Followed:
         self._check = check  # the arguments of _compare(), or None
         self._error: BaseException | None = None
         self._over = False
+        self._lock = RLock()  # threads that share a handle wait for the same operation
 
     def result(self) -> None:
-        transfer, check = self._transfer, self._check
-        if not self._over:
-            error = _outcome(transfer)
-            if check is not None:
-                try:
-                    if error is None:
-                        _compare(*check)
-                except Error as found:
-                    error = found.with_traceback(None)
-                finally:
-                    check[1].close()
-            self._error = None if error is None else renamed(error, self._path, self._shown)
-            self._over = True
-            self._transfer = self._check = None
+        with self._lock:
+            if not self._over:
+                self._finish()
         if self._error is not None:
             raise self._error
+
+    def _finish(self) -> None:
+        transfer, check = self._transfer, self._check
+        error = _outcome(transfer)
+        if check is not None:
+            try:
+                if error is None:
+                    _compare(*check)
+            except Error as found:
+                error = found.with_traceback(None)
+            finally:
+                check[1].close()
+        self._error = None if error is None else renamed(error, self._path, self._shown)
+        self._over = True
+        self._transfer = self._check = None
 
     def done(self) -> bool:
         transfer = self._transfer

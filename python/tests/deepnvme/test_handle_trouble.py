@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import penstock
 import pytest
@@ -339,3 +340,14 @@ def test_disk_errors_have_errno_path_and_offset(handle, tmp_path):
         with pytest.raises(PermissionError) as caught:
             handle.async_pread(torch.zeros(10), str(tmp_path / "forbidden"))
         assert caught.value.errno == errno.EACCES
+
+
+def test_threads_wait_for_the_same_validated_operations(tmp_path):
+    """One thread closed the file of a comparison that another had begun."""
+    handle = aio_handle()
+    source = [pattern(3_000_001) for _ in range(3)]
+    for _ in range(10):
+        for i, tensor in enumerate(source):
+            handle.pwrite(tensor, str(tmp_path / f"f{i}"), True, True)
+        with ThreadPoolExecutor(3) as threads:
+            assert sum(threads.map(lambda _: handle.wait(), range(3))) == len(source)
