@@ -244,7 +244,7 @@ def torch_row(name: str, tensor: Any) -> tuple[tuple[str, str, list[int], int, A
         )
     if tensor.device.type == "meta":
         raise TypeError(f"save: state[{shown(name)}]: the tensor is on the meta device and has no data")
-    data = _format.in_its_storage(tensor, f"save: state[{shown(name)}]").detach()
+    data = _core.in_its_storage(tensor, f"save: state[{shown(name)}]").detach()
     if not (data.device.type == "cuda" and data.is_contiguous() and not data.is_conj() and not data.is_neg()):
         data = data.resolve_conj().resolve_neg().cpu().contiguous()
     row = (name, _SAFETENSORS[dtype], list(data.shape), data.data_ptr(), data)

@@ -578,13 +578,6 @@ void bind_format(nb::module_& parent) {
         nb::arg("item"), nb::arg("tensor"), nb::arg("view"));
     m.def("fill_rows", fill_rows, nb::arg("views"), nb::arg("targets"), nb::arg("stored"),
           nb::arg("everybody"));
-    m.def(
-        "in_its_storage",
-        [](nb::object tensor, const nb::str& what) {
-            refuse_past_storage(tensor, what.c_str());
-            return tensor;
-        },
-        nb::arg("tensor"), nb::arg("what"), "The tensor; one that was cut short is refused.");
     m.def("refuse_unfit", refuse_unfit, nb::arg("names"), nb::arg("tensors"), nb::arg("kin"));
     m.def("image_of_state", image_of_state, nb::arg("object").none(), nb::arg("folder"),
           nb::arg("default").none());

@@ -4,6 +4,7 @@
 #include "borrowed_memory.hpp"
 #include "buffer_object.hpp"
 #include "dlpack_abi.hpp"
+#include "fill_targets.hpp"
 #include "names.hpp"
 #include "without_gil.hpp"
 #include "writable.hpp"
@@ -219,6 +220,13 @@ void bind_memory(nb::module_& m) {
     m.def(
         "available_memory_bytes", [] { return available_memory_bytes(); },
         "Bytes that this process can take now without swapping, or being killed for it; private.");
+    m.def(
+        "in_its_storage",
+        [](nb::object tensor, const nb::str& what) {
+            refuse_past_storage(tensor, what.c_str());
+            return tensor;
+        },
+        nb::arg("tensor"), nb::arg("what"), "The tensor; one that was cut short is refused.");
     m.def(
         "why_not_writable",
         [](std::uintptr_t address) {

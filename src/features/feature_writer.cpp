@@ -111,6 +111,11 @@ public:
             base::raise(base::not_host_memory(kWrite.data(), "append", rows, name));
         }
         Table& table = current();
+        if (rows.data == nullptr && rows.bytes != 0) {
+            refuse_table(fmt::format("table {}: {} bytes have no memory (null pointer)",
+                                     format::shown(table.name), rows.bytes),
+                         name);
+        }
         if (rows.bytes % table.row_bytes != 0) {
             refuse_table(fmt::format("table {}: {} bytes came, and a row has {}; append whole rows",
                                      format::shown(table.name), rows.bytes, table.row_bytes),

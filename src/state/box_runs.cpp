@@ -88,6 +88,10 @@ void check_strides(const TensorRead& wanted, const StoredShape& tensor, const Te
 TensorBox checked_box(const TensorRead& wanted, const StoredShape& tensor, const char* operation,
                       const std::string& path) {
     const Call call{operation, path};
+    if (wanted.into.data == nullptr && wanted.into.bytes != 0) {
+        call.refuse(fmt::format("the {} bytes for tensor {} have no memory (null pointer)",
+                                wanted.into.bytes, format::shown(wanted.name)));
+    }
     if (wanted.into.kind != MemoryKind::kHost && !wanted.strides_bytes.empty()) {
         base::raise(base::error(
             ErrorCode::kUnsupported, operation,

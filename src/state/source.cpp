@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state/source.hpp"
 
+#include "base/handles.hpp"
 #include "base/raise.hpp"
 #include "state/stored_rows.hpp"
 
@@ -61,7 +62,7 @@ const std::string& Source::path_of(const TensorEntry& tensor) const {
 
 std::unique_ptr<FileSource> open_source(const std::shared_ptr<Engine>& engine,
                                         const FileSystem& files, const std::string& path) {
-    return std::make_unique<FileSource>(engine, files,
+    return std::make_unique<FileSource>(base::engine_given(engine, "open"), files,
                                         is_folder(files, path) ? index_in(files, path) : path);
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/handles.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "format/shard_index.hpp"
@@ -95,6 +96,7 @@ void check_state(const State& state, StateFormat format, const std::string& path
 
 void save_file(const std::shared_ptr<Engine>& engine, const std::string& path, const State& state,
                const SaveFileOptions& options, const FileSystem& files) {
+    static_cast<void>(base::engine_given(engine, "save"));
     const StateFormat format = format_of(path, options.format);
     check_state(state, format, path);
     state::wait_for_streams(state.tensors, options.streams);

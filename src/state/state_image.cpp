@@ -49,6 +49,10 @@ void check_device_memory(const StateTensor& tensor, const char* operation) {
 
 tensor::ElementType check_tensor(const StateTensor& given, const char* operation, bool for_torch) {
     namespace safetensors = format::safetensors;
+    if (given.data.data == nullptr && given.data.bytes != 0) {
+        refuse_tensor(given, operation,
+                      fmt::format("{} bytes have no memory (null pointer)", given.data.bytes));
+    }
     if (given.data.kind != MemoryKind::kHost) {
         check_device_memory(given, operation);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/assert.hpp"
+#include "base/handles.hpp"
 #include "base/raise.hpp"
 #include "base/units.hpp"
 #include "weights/followed_budget.hpp"
@@ -420,8 +421,9 @@ void weights::StreamingExperts::close() noexcept {
 ExpertStream::ExpertStream(std::shared_ptr<Engine> engine, const TensorTable& table,
                            std::vector<ExpertLayer> layers, const ExpertStreamOptions& options,
                            const FileSystem& files)
-    : impl_(std::make_unique<weights::StreamingExperts>(std::move(engine), table, std::move(layers),
-                                                        options, files)) {}
+    : impl_(std::make_unique<weights::StreamingExperts>(
+          base::engine_given(std::move(engine), "stream"), table, std::move(layers), options,
+          files)) {}
 
 ExpertStream::ExpertStream(ExpertStream&& other) noexcept = default;
 ExpertStream& ExpertStream::operator=(ExpertStream&& other) noexcept = default;
@@ -434,33 +436,39 @@ std::vector<ExpertView> ExpertStream::acquire(std::size_t layer,
 
 std::optional<std::vector<ExpertView>> ExpertStream::acquire_for(
     std::size_t layer, std::span<const std::size_t> experts, std::chrono::nanoseconds timeout) {
-    impl_->check_usable();
-    if (!impl_->acquire(layer, experts, timeout)) {
+    auto& self = base::object_of(impl_, "stream");
+    self.check_usable();
+    if (!self.acquire(layer, experts, timeout)) {
         return std::nullopt;
     }
-    return impl_->views();
+    return self.views();
 }
 
 void ExpertStream::release() {
-    impl_->check_usable();
-    impl_->release();
+    auto& self = base::object_of(impl_, "stream");
+    self.check_usable();
+    self.release();
 }
 
 void ExpertStream::set_memory(std::uint64_t memory_bytes, SpareMemory spare) {
-    impl_->check_usable();
-    impl_->check_budget(memory_bytes);
-    impl_->wanted_memory = memory_bytes;
-    impl_->spare = std::move(spare);
+    auto& self = base::object_of(impl_, "stream");
+    self.check_usable();
+    self.check_budget(memory_bytes);
+    self.wanted_memory = memory_bytes;
+    self.spare = std::move(spare);
 }
 
 ExpertStreamStats ExpertStream::stats() const {
-    ExpertStreamStats out = impl_->stats;
-    out.folders = impl_->sources.folders();
+    auto& self = base::object_of(impl_, "stream");
+    ExpertStreamStats out = self.stats;
+    out.folders = self.sources.folders();
     return out;
 }
 
 void ExpertStream::close() noexcept {
-    impl_->close();
+    if (impl_ != nullptr) {
+        impl_->close();
+    }
 }
 
 std::uint64_t least_expert_memory(const TensorTable& table, std::span<const ExpertLayer> layers) {

@@ -7,7 +7,7 @@
 //
 // So whatever comes into a slot comes after those that used it, and no thread waits for a GPU.
 #include "base/assert.hpp"
-#include "base/raise.hpp"
+#include "base/handles.hpp"
 #include "device/gpu_lane.hpp"
 #include "weights/residency.hpp"
 #include "weights/slot_layout.hpp"
@@ -544,15 +544,15 @@ void weights::GpuStreaming::close() noexcept {
 GpuWeightStream::GpuWeightStream(std::shared_ptr<Engine> engine, const TensorTable& table,
                                  std::vector<WeightUnit> units,
                                  const GpuWeightStreamOptions& options, const FileSystem& files)
-    : impl_(std::make_unique<weights::GpuStreaming>(std::move(engine), table, std::move(units),
-                                                    options, files)) {}
+    : impl_(std::make_unique<weights::GpuStreaming>(base::engine_given(std::move(engine), "stream"),
+                                                    table, std::move(units), options, files)) {}
 
 GpuWeightStream::GpuWeightStream(GpuWeightStream&& other) noexcept = default;
 GpuWeightStream& GpuWeightStream::operator=(GpuWeightStream&& other) noexcept = default;
 GpuWeightStream::~GpuWeightStream() = default;
 
 const GpuWeightPlan& GpuWeightStream::plan() const {
-    return impl_->plan;
+    return base::object_of(impl_, "stream").plan;
 }
 
 const GpuWeightView& GpuWeightStream::acquire(std::size_t unit, const StreamHandle& stream) {
@@ -562,26 +562,31 @@ const GpuWeightView& GpuWeightStream::acquire(std::size_t unit, const StreamHand
 const GpuWeightView* GpuWeightStream::acquire_for(std::size_t unit,
                                                   std::chrono::nanoseconds timeout,
                                                   const StreamHandle& stream) {
-    impl_->check_usable(unit);
-    return impl_->acquire(unit, timeout, stream);
+    auto& self = base::object_of(impl_, "stream");
+    self.check_usable(unit);
+    return self.acquire(unit, timeout, stream);
 }
 
 void GpuWeightStream::release(std::size_t unit, const StreamHandle& stream) {
-    impl_->check_usable(unit);
-    impl_->release(unit, stream);
+    auto& self = base::object_of(impl_, "stream");
+    self.check_usable(unit);
+    self.release(unit, stream);
 }
 
 GpuWeightStreamStats GpuWeightStream::stats() const {
-    GpuWeightStreamStats out = impl_->stats;
-    out.folders = impl_->sources.folders();
+    auto& self = base::object_of(impl_, "stream");
+    GpuWeightStreamStats out = self.stats;
+    out.folders = self.sources.folders();
     for (std::size_t i = 0; i < out.folders.size(); ++i) {
-        out.folders[i].bytes_read -= impl_->before[i].bytes_read;
+        out.folders[i].bytes_read -= self.before[i].bytes_read;
     }
     return out;
 }
 
 void GpuWeightStream::close() noexcept {
-    impl_->close();
+    if (impl_ != nullptr) {
+        impl_->close();
+    }
 }
 
 GpuWeightPlan plan_gpu_weights(const TensorTable& table, std::span<const WeightUnit> units,

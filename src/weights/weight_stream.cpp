@@ -8,6 +8,7 @@
 // address there is its offset, so it is congruent to it, and what adjoins stays together.
 #include "base/align.hpp"
 #include "base/assert.hpp"
+#include "base/handles.hpp"
 #include "base/raise.hpp"
 #include "stream/file_reader.hpp"
 #include "weights/arena.hpp"
@@ -536,15 +537,15 @@ void weights::Streaming::close() noexcept {
 WeightStream::WeightStream(std::shared_ptr<Engine> engine, const TensorTable& table,
                            std::vector<WeightUnit> units, const WeightStreamOptions& options,
                            const FileSystem& files)
-    : impl_(std::make_unique<weights::Streaming>(std::move(engine), table, std::move(units),
-                                                 options, files)) {}
+    : impl_(std::make_unique<weights::Streaming>(base::engine_given(std::move(engine), "stream"),
+                                                 table, std::move(units), options, files)) {}
 
 WeightStream::WeightStream(WeightStream&& other) noexcept = default;
 WeightStream& WeightStream::operator=(WeightStream&& other) noexcept = default;
 WeightStream::~WeightStream() = default;
 
 const WeightPlan& WeightStream::plan() const {
-    return impl_->plan;
+    return base::object_of(impl_, "stream").plan;
 }
 
 const WeightView& WeightStream::acquire(std::size_t unit) {
@@ -552,17 +553,19 @@ const WeightView& WeightStream::acquire(std::size_t unit) {
 }
 
 const WeightView* WeightStream::acquire_for(std::size_t unit, std::chrono::nanoseconds timeout) {
-    impl_->check_usable(unit);
-    return impl_->acquire(unit, timeout);
+    auto& self = base::object_of(impl_, "stream");
+    self.check_usable(unit);
+    return self.acquire(unit, timeout);
 }
 
 void WeightStream::release(std::size_t unit) {
-    impl_->check_usable(unit);
-    impl_->release(unit);
+    auto& self = base::object_of(impl_, "stream");
+    self.check_usable(unit);
+    self.release(unit);
 }
 
 void WeightStream::set_memory(std::uint64_t memory_bytes, SpareMemory spare) {
-    weights::Streaming& self = *impl_;
+    auto& self = base::object_of(impl_, "stream");
     self.check_usable(0);
     static_cast<void>(weights::residency_of(self.all, self.units, memory_bytes, self.slots_wanted));
     self.wanted_memory = memory_bytes;
@@ -570,14 +573,17 @@ void WeightStream::set_memory(std::uint64_t memory_bytes, SpareMemory spare) {
 }
 
 WeightStreamStats WeightStream::stats() const {
-    WeightStreamStats out = impl_->stats;
-    impl_->times.fill(out);
-    out.folders = impl_->sources.folders();
+    auto& self = base::object_of(impl_, "stream");
+    WeightStreamStats out = self.stats;
+    self.times.fill(out);
+    out.folders = self.sources.folders();
     return out;
 }
 
 void WeightStream::close() noexcept {
-    impl_->close();
+    if (impl_ != nullptr) {
+        impl_->close();
+    }
 }
 
 }  // namespace penstock

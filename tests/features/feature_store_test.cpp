@@ -333,6 +333,8 @@ TEST_F(FeatureStoreTest, NothingIsWrittenUnlessAllIs) {
         writer.append(tables_[1].data);
         EXPECT_THAT(error_of([&] { writer.append(std::span(tables_[1].data).first(399)); }).what(),
                     HasSubstr("append whole rows"));
+        EXPECT_THAT(error_of([&] { writer.append(ConstMemory(nullptr, 400)); }).what(),
+                    HasSubstr("null pointer"));
         EXPECT_EQ(error_of([&] { writer.commit(); }).reason(), ErrorCode::kClosed);
     }
     EXPECT_EQ(files_in(folder_.path()) + files_in(folder_ / "a"), before);

@@ -5,11 +5,13 @@
 #include "support/temp_folder.hpp"
 
 #include <penstock/checkpoint.hpp>
+#include <penstock/state_file.hpp>
 
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -55,6 +57,37 @@ TEST(EmptyCheckpoints, EachCallIsRefused) {
         [&] { const CheckpointStore none(engine, FileSystem(nullptr), {folder / "store"}); },
         [&] { const CheckpointStore none(engine, FileSystem::local(), {}); },
     });
+}
+
+TEST(EmptyCheckpoints, MemoryAndEnginesThatAreNullAreRefused) {
+    const support::TempFolder folder;
+    const auto engine = std::make_shared<Engine>();
+    const std::shared_ptr<Engine> null;
+    const std::vector<std::byte> bytes(400);
+    State whole;
+    whole.tensors = {{"w", "F32", {100}, bytes}};
+    State none;
+    none.tensors = {{"w", "F32", {100}, ConstMemory(nullptr, 400)}};
+    const std::string path = folder / "a.safetensors";
+    save_file(engine, path, whole);
+    CheckpointStore store(engine, FileSystem::local(), {folder / "store"});
+    Checkpoint checkpoint = store.open(store.save(whole).generation);
+    const TensorRead nowhere{.name = "w", .into = Memory(nullptr, 400)};
+    expect_refused({
+        [&] { (void)store.save(none); },
+        [&] { (void)store.save_async(none).result(); },
+        [&] { save_file(engine, folder / "b.pt", none); },
+        [&] { save_file(engine, path, none); },
+        [&] { save_file(engine, folder / "b.safetensors.index.json", none); },
+        [&] {
+            (void)checkpoint.read({&nowhere, 1});
+        },
+        [&] { save_file(null, path, whole); },
+        [&] { (void)penstock::inspect(null, path); },
+        [&] { (void)load_file(null, path); },
+        [&] { const StateFile file(null, path); },
+    });
+    EXPECT_EQ(load_file(engine, path).state.tensors.size(), 1U);  // it is as it was
 }
 
 }  // namespace
