@@ -241,11 +241,9 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         skeleton = self._core.skeleton()
         if names is not None:
             names = _arguments.texts("load", "names", names)
-            asked = [names] if isinstance(names, str) else list(names)
-            one = isinstance(names, str)
-            whole = isinstance(names, Mapping) or one and names in self._tensors
-            part = None if whole else skeleton.part(asked, one, self.info.path)
-            if part is None:
+            asked, one = ([names], True) if isinstance(names, str) else (list(names), False)
+            part = None if isinstance(names, Mapping) else skeleton.part(asked, one, self.info.path)
+            if part is None or one and names in self._tensors:  # part() has refused a name of several values
                 if into is not None:
                     raise ValueError(
                         "load: into: names: expected the name of a part of the state, got those of tensors"

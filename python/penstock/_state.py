@@ -54,10 +54,9 @@ def torch_or_none() -> Any:
 
 
 def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise ImportError("penstock: tensors of a state are torch's; install torch") from None
+    torch = torch_or_none()
+    if torch is None:
+        raise ImportError("penstock: tensors of a state are torch's; install torch")
     return torch
 
 
@@ -151,10 +150,11 @@ def check_default(verb: str, default: Any) -> None:
 def _image_of(obj: Any, f: str | os.PathLike[str], metadata: dict[str, str] | None, default: Any) -> tuple[str, Any]:
     """The path, absolute and without symbolic links, and the image of the file."""
     given = _path(f, "save")
+    if given.endswith("/"):
+        raise ValueError(f"save: '{given}': it ends as a folder does; give the path of a file, '{given.rstrip('/')}'")
     path = os.path.realpath(given)
     if given.endswith(".safetensors"):
-        rows = _safetensors_rows(obj)
-        return path, _format.image_of_tensors(rows, list(_metadata(metadata).items()))
+        return path, _format.image_of_tensors(_safetensors_rows(obj), list(_metadata(metadata).items()))
     if given.endswith(".json"):
         raise ValueError(
             f"save: '{given}': load() takes what ends in .json for an index of shards; end it in {INDEX} for "
@@ -202,7 +202,11 @@ def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, default: An
             # Only raw files may take a part of the bytes; other writers may return anything.
             if not isinstance(f, io.RawIOBase):
                 return
-            rest = rest[done or 0 :]
+            if not done:
+                raise BlockingIOError(
+                    f"save: f: write() gave {done}; use a file that blocks, or save to an io.BytesIO and write that"
+                )
+            rest = rest[done:]
 
     image.write_to(write, report)
 
@@ -350,8 +354,7 @@ def _objects(made_by: Any, storages: list[Any], path: str, pickle: bool = False)
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 # ---- load, inspect

@@ -157,10 +157,8 @@ class CheckpointStore:
     ) -> _core.PendingSave[_core.CheckpointInfo]:
         """A save() that returns when training may change the tensors again. `result()` of the returned object gives the
         CheckpointInfo. `copy`, the memory budget and failures are as for penstock.save_async()."""
-        step, rows = (
-            _arguments.step("save_async", step, state),
-            _arguments.metadata("save_async", metadata, self._metric),
-        )
+        step = _arguments.step("save_async", step, state)
+        rows = _arguments.metadata("save_async", metadata, self._metric)
         _state.check_default("save_async", default)
         report = reporter(progress, "save")
         with _state.named_in(state):
@@ -172,10 +170,9 @@ class CheckpointStore:
         self, state: Any, step: int, unchanging: list[tuple[int, int]]
     ) -> _core.PendingSave[_core.CheckpointInfo]:
         """save_async() that copies everything but the memory at `unchanging`: (address, bytes)."""
+        step = _arguments.step("save", step, state)
         with _state.named_in(state):
-            return self._store.save_async(
-                state, _arguments.step("save", step, state), False, [], None, unchanging, None
-            )
+            return self._store.save_async(state, step, False, [], None, unchanging, None)
 
     def latest(self) -> _core.CheckpointInfo | None:
         """The newest checkpoint with a valid manifest and all its files, or None. A RuntimeWarning says why newer ones
@@ -297,30 +294,32 @@ class CheckpointStore:
         Errors of the machine (open files, memory, a permission) are raised as they are. So are errors of the system (a
         disk that cannot be read) if no checkpoint can be used."""
         names = None if names is None else _arguments.texts("load", "names", names)
-        arguments = {"into": into, "names": names, "device": device, "dtype": dtype, "pickle": pickle}
-        arguments["progress"] = progress
+        how = {"into": into, "names": names, "device": device, "dtype": dtype, "pickle": pickle, "progress": progress}
         if generation is not None:
             if step is not None:
                 raise ValueError(f"load: expected generation or step, got generation={generation!r} and step={step!r}")
             with self.open(generation) as checkpoint:
-                return checkpoint.load(map_location, **arguments)
-        if step is not None:
-            step = _arguments.whole("load", "step", step)
-        loaded, reasons = [], []
+                return checkpoint.load(map_location, **how)
+        step = None if step is None else _arguments.whole("load", "step", step)
+        loaded, reasons = [], {}
 
         def use(opened: Any) -> None:
             with Checkpoint._of(opened) as checkpoint:
-                loaded.append(checkpoint.load(map_location, **arguments))
+                loaded.append(checkpoint.load(map_location, **how))
 
         def passed_over(path: str, why: str) -> None:
-            reasons.append(f"'{os.path.basename(path)}': {why}")
+            reasons[os.path.basename(path)] = why
             self._skipped(path, why)
 
         self._store.open_newest(step, use, passed_over)
         if loaded:
             return loaded[0]
+        if step is not None and reasons:  # its generation raises what is wrong, with file, place and tensor
+            newest = max(int(name.split("-")[0]) for name in reasons)
+            return self.load(generation=newest, map_location=map_location, **how)
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}{self._steps_for_message(step)}"
-        why = (f", but {'; '.join(reasons)}" if reasons else "") + "; list() names those that are there"
+        but = "; ".join(f"'{name}': {why}" for name, why in reasons.items())
+        why = (f", but {but}" if but else "") + "; list() names those that are there"
         raise from_core(
             2, f"load: there is {which} in '{self._folders[0]}' that can be used{why}", errno.ENOENT, "load",
             self._folders[0], None,

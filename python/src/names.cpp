@@ -39,6 +39,15 @@ void cut(std::string& text) {
 
 }  // namespace
 
+std::string raw(nb::handle bytes_object) {
+    char* data = nullptr;
+    Py_ssize_t count = 0;
+    if (PyBytes_AsStringAndSize(bytes_object.ptr(), &data, &count) != 0) {
+        throw nb::python_error();
+    }
+    return {data, static_cast<std::size_t>(count)};
+}
+
 std::string text(nb::handle object) {
     return utf8(checked(PyObject_Str(object.ptr())));
 }

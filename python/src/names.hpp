@@ -44,6 +44,8 @@ private:
     return value == 1;
 }
 
+/// The bytes of a bytes object.
+[[nodiscard]] std::string raw(nb::handle bytes_object);
 /// str(object), as UTF-8.
 [[nodiscard]] std::string text(nb::handle object);
 /// A path, or a text with paths in it, as Python's str; bytes that are not UTF-8 come through.

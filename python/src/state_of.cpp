@@ -5,6 +5,7 @@
 #include "format/pickled.hpp"
 #include "format/torch_types.hpp"
 #include "names.hpp"
+#include "replaced.hpp"
 #include "state.hpp"
 #include "without_collection.hpp"
 
@@ -39,15 +40,6 @@ std::string utf8(nb::handle string) {
         return "\xff";  // lone surrogates; the writer refuses them
     }
     return {text, static_cast<std::size_t>(bytes)};
-}
-
-std::string raw(nb::handle bytes_object) {
-    char* data = nullptr;
-    Py_ssize_t count = 0;
-    if (PyBytes_AsStringAndSize(bytes_object.ptr(), &data, &count) != 0) {
-        throw nb::python_error();
-    }
-    return {data, static_cast<std::size_t>(count)};
 }
 
 class Builder {
@@ -223,7 +215,14 @@ private:
                    " that it was given; expected "
                    "tensors, numbers, strings, bytes and containers of them");
         }
+        replaced_.add(o, made);
         return value(made, depth + 1);
+    }
+
+    void refuse_repeated(nb::handle keys) const {
+        if (const std::string why = replaced_.wrong_with(keys); !why.empty()) {
+            refuse(why);
+        }
     }
 
     ValueId step(nb::handle key, nb::handle object, int depth) {
@@ -242,6 +241,9 @@ private:
         for (Py_ssize_t i = 0; i < count; ++i) {
             const nb::object index = nb::int_(i);
             made.push_back(step(index, nb::handle(PyList_GetItem(list.ptr(), i)), depth));
+        }
+        if (kind == ValueKind::kSet || kind == ValueKind::kFrozenSet) {
+            refuse_repeated(list);
         }
         state_.tree.values[id].items = std::move(made);
         return id;
@@ -297,6 +299,7 @@ private:
                 entry(PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1), depth, made);
             }
         }
+        refuse_repeated(o);
         state_.tree.values[id].items = std::move(made);
         if (ordered) {
             attributes(o, id, depth);
@@ -534,6 +537,7 @@ private:
     nb::object tensor_, parameter_, size_, dtype_, device_, strided_;
     nb::object array_, scalar_, contiguous_, ordered_, default_, counter_, pickled_;
     std::vector<nb::handle> path_;
+    Replaced replaced_;
     // Their nodes, one or two a tensor, go all at once.
     std::pmr::monotonic_buffer_resource nodes_;
     std::pmr::unordered_map<PyObject*, ValueId> seen_{&nodes_};

@@ -78,3 +78,20 @@ def test_what_is_around_the_tensors_is_compared(tmp_path):
     a, b = saved(tmp_path, "store", views()), saved(tmp_path, "other", {**copies(), "step": 4})
     status, report = diff(a, b)
     assert (status, report["different"], report["structure_differs"]) == (1, [], True)
+
+
+def test_tensors_of_one_name_are_compared_in_their_order(tmp_path):
+    one, zero = torch.ones(2), torch.zeros(2)
+    a = saved(tmp_path, "a.pt", {"a": {"b": one}, "a.b": zero})
+    changed = {"first": {"a": {"b": zero}, "a.b": zero}, "second": {"a": {"b": one}, "a.b": one}}
+    for name in ("same", "same.pt"):
+        other = saved(tmp_path, name, {"a": {"b": one}, "a.b": zero})
+        status, report = diff(a, other)
+        assert (status, report["different"], report["same"]) == (0, [], 2)
+    for name, state in changed.items():
+        status, report = diff(a, saved(tmp_path, f"{name}.pt", state))
+        (row,) = report["different"]
+        assert (status, row["name"], row["difference"], report["same"]) == (1, "a.b", "content", 1)
+    fewer = saved(tmp_path, "fewer.pt", {"a": {"b": one}})
+    assert [row["difference"] for row in diff(a, fewer)[1]["different"]] == ["only in A"]
+    assert [row["difference"] for row in diff(fewer, a)[1]["different"]] == ["only in B"]

@@ -2,6 +2,7 @@
 """CheckpointStore.load() when it is the machine that cannot, not the checkpoint; arguments; what cannot be saved."""
 
 import errno
+import os
 import resource
 import warnings
 
@@ -96,6 +97,41 @@ def test_what_the_disk_lost_is_passed_over(store, monkeypatch, number):
     monkeypatch.setattr(penstock.Checkpoint, "load", refuse)
     with pytest.warns(RuntimeWarning, match="the disk cannot"):
         assert store.load()["a"].tolist() == [1, 1, 1]
+
+
+def damage(path, at):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_damaged_checkpoint_of_a_step_is_damaged_as_its_generation_is(store):
+    shard = "shard-00001.safetensors"
+    harms = [
+        lambda path: damage(os.path.join(path, shard), 10_000),
+        lambda path: os.truncate(os.path.join(path, shard), 100),
+        lambda path: os.unlink(os.path.join(path, shard)),
+        lambda path: damage(os.path.join(path, "manifest.json"), 40),
+    ]
+    infos = [store.save({"w": torch.full((5000,), float(step))}, step=10 + step) for step in range(len(harms))]
+    for info, harm in zip(infos, harms, strict=True):
+        harm(info.path)
+        with pytest.raises(penstock.Damaged) as by_step:
+            store.load(step=info.step)
+        with pytest.raises(penstock.Damaged) as by_generation:
+            store.load(generation=info.generation)
+        assert str(by_step.value) == str(by_generation.value)
+        assert (by_step.value.path, by_step.value.offset) == (by_generation.value.path, by_generation.value.offset)
+        if info is infos[0]:
+            assert "tensor 'w'" in str(by_step.value) and by_step.value.offset is not None
+    store.save({"w": torch.ones(3)}, step=10)  # of several with one step, an older one may be valid
+    damage(os.path.join(store.save({"w": torch.zeros(3)}, step=10).path, "manifest.json"), 40)
+    assert store.load(step=10)["w"].tolist() == [1, 1, 1]
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint of step 77; there are .*; list\(\) names"):
+        store.load(step=77)
 
 
 # ---- arguments
@@ -193,6 +229,17 @@ def test_names_are_those_of_the_state(store):
     assert latest.load(names="conv.storage").nbytes == state["conv"].nbytes
     with pytest.raises(KeyError, match="nowhere"):
         store.load(names="nowhere")
+
+
+def test_a_name_of_several_values_is_refused_as_of_a_file(store, tmp_path):
+    state = {"a": {"b": torch.ones(2)}, "a.b": 1.5, 0: torch.zeros(1), "0": "text"}
+    store.save(state)
+    penstock.save(state, tmp_path / "s.pt")
+    for load in (store.load, store.open(1).load, lambda names: penstock.load(tmp_path / "s.pt", names=names)):
+        for name in ("a.b", "0"):
+            for names in (name, [name]):
+                with pytest.raises(ValueError, match=f"the state has 2 values of the name '{name}'"):
+                    load(names=names)
 
 
 def test_a_name_of_a_tied_tensor_reads_its_slice_only(store):

@@ -5,7 +5,8 @@ import dataclasses
 import datetime
 import enum
 import pathlib
-from collections import namedtuple
+import re
+from collections import OrderedDict, namedtuple
 
 import penstock
 import pytest
@@ -88,3 +89,23 @@ def test_what_it_raises_ends_the_call(tmp_path):
             save({}, default=3)
         with pytest.raises(TypeError, match="or give default="):
             save({"a": pathlib.Path("p")})
+
+
+def test_keys_that_it_makes_equal_are_refused(tmp_path):
+    path, other = pathlib.Path("a"), pathlib.Path("b")
+    lost = [
+        ({"a": 1, path: 2}, "state: "),
+        ({path: 1, "a": 2}, "state: "),
+        ({"x": [OrderedDict({("a", 1): 1, (path, 1): 2})]}, "state['x'][0]: "),
+        ({"s": {"a", path}}, "state['s']: "),
+        ({"s": [{frozenset({"a"}), frozenset({path})}]}, "state['s'][0]: "),
+        ([path, {"a": 1, path: 2}], "state[1]: "),
+    ]
+    for save, load in saves(tmp_path):
+        for state, place in lost:
+            with pytest.raises(TypeError, match=re.escape(place) + ".*'a'.*would be lost; let default give another"):
+                save(state, default=str)
+        with pytest.raises(TypeError, match="two of its keys or elements are None"):
+            save({path: 1, other: 2}, default=lambda value: None)
+        save({path: 1, other: 2, "s": {path, other}}, default=str)
+        assert load() == {"a": 1, "b": 2, "s": {"a", "b"}}

@@ -151,6 +151,19 @@ def test_errors_are_of_the_same_kind(tmp_path):
         safe_open(good, framework="jpeg")
 
 
+def test_metadata_is_of_the_file_that_is_open(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for opens in (safetensors.safe_open, safe_open):
+        our_torch.save_file({"w": torch.zeros(2)}, "m.safetensors", {"step": "1"})
+        with opens("m.safetensors", "pt") as file:
+            our_torch.save_file({"w": torch.ones(2)}, "m.safetensors", {"step": "2"})
+            assert file.metadata() == {"step": "1"} and file.get_tensor("w").tolist() == [0, 0]
+            (tmp_path / "m.safetensors").unlink()
+            monkeypatch.chdir("/")
+            assert file.metadata() == {"step": "1"} and file.get_tensor("w").tolist() == [0, 0]
+            monkeypatch.chdir(tmp_path)
+
+
 def test_save_takes_arrays(tmp_path):
     path = tmp_path / "a.safetensors"
     buffer = penstock.empty((2, 3), "float32")

@@ -241,6 +241,18 @@ def test_cancel(tmp_path, saver):
     penstock.save_async({"weights": torch.zeros(8)}, tmp_path / "third.pt").result()
 
 
+def test_the_error_of_a_cancelled_save_names_the_cancel(tmp_path):
+    weights = torch.zeros(20_000_000)
+    for delay in (0.02, 0.01, 0.005, 0.001, 0):
+        pending = penstock.save_async({"weights": weights}, tmp_path / "state.pt")
+        time.sleep(delay)
+        pending.cancel()
+        if pending.exception() is not None:
+            assert isinstance(pending.exception(), penstock.Cancelled) and "cancel()" in str(pending.exception())
+            return
+    pytest.skip("each save was over before it could be cancelled")
+
+
 def test_fork_with_a_pending_save(tmp_path, saver):
     saver(256 << 20)
     pending = penstock.save_async({"weights": torch.ones(8_000_000)}, tmp_path / "parent.pt")

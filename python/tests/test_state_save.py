@@ -119,6 +119,30 @@ def test_files_are_written_from_where_they_stand(tmp_path):
         penstock.save(state(), Full())
 
 
+@pytest.mark.parametrize("taken", [None, 0])
+def test_a_raw_file_that_takes_nothing_ends_the_save(taken):
+    calls = []
+
+    class Full(Short):
+        def write(self, piece):
+            calls.append(len(piece))
+            assert len(calls) < 10
+            return taken
+
+    with pytest.raises(BlockingIOError, match=f"save: f: write.. gave {taken}; use a file that blocks, or save to"):
+        penstock.save(state(), Full())
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("name", ["a.pt/", "a.safetensors/", "a/", "a.safetensors.index.json/"])
+def test_a_path_that_ends_as_a_folder_does_is_refused(tmp_path, name):
+    given = f"{tmp_path}/{name}"
+    for save in (penstock.save, penstock.save_async):
+        with pytest.raises(ValueError, match=f"'{given}': it ends as a folder does; .* '{given[:-1]}'"):
+            save({"a": torch.ones(2)}, given)
+    assert not list(tmp_path.iterdir())
+
+
 # ---- progress, Ctrl-C, a full disk
 
 

@@ -36,7 +36,7 @@ public:
         next_ = time + std::chrono::milliseconds(100);
         if (!tell_(done_bytes_.load(std::memory_order_relaxed), total_bytes_)) {
             base::raise(base::error(ErrorCode::kCancelled, operation_,
-                                    "its progress callback stopped it", path_));
+                                    "its progress callback, or a cancel(), stopped it", path_));
         }
     }
 

@@ -39,12 +39,13 @@ def errors() -> Iterator[None]:
 
 
 class OpenFile:
-    """An open file: names, and (type, shape) of each. source: a path, or bytes."""
+    """An open file: names, and (type, shape) of each. source: a path, or bytes. handle: a descriptor of the path."""
 
-    def __init__(self, source: Any) -> None:
-        path, handle = ("bytes", bytes(source)) if isinstance(source, (bytes, bytearray)) else (os.fspath(source), None)
+    def __init__(self, source: Any, handle: int | None = None) -> None:
+        is_bytes = isinstance(source, (bytes, bytearray))
+        path, given = ("bytes", bytes(source)) if is_bytes else (os.fspath(source), handle)
         with errors():
-            opened = _load.Source(os.fsdecode(path), "load", None, "auto", handle, None if handle is None else 0)
+            opened = _load.Source(os.fsdecode(path), "load", None, "auto", given, 0 if is_bytes else None)
         if opened.kind != "safetensors":
             raise SafetensorError(f"load: '{opened.path}' is not a .safetensors; penstock.load() reads it")
         self.path = opened.path
@@ -119,14 +120,6 @@ def maker(framework: str) -> Callable[[OpenFile, list[str]], list[Any]]:
     return arrays_of
 
 
-def metadata_of(path: str) -> dict[str, str] | None:
-    """The metadata of a file that was opened before, so that its header is valid."""
-    with _errors.opened(path, "load") as file:
-        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-    found: dict[str, str] | None = header.get("__metadata__")
-    return found
-
-
 class safe_open(Generic[_Tensor]):  # noqa: N801 - the name that safetensors has
     """Opens a .safetensors, as safetensors.safe_open() does.
 
@@ -161,8 +154,10 @@ class safe_open(Generic[_Tensor]):  # noqa: N801 - the name that safetensors has
         _state.placing("safe_open", None, device)
         if not os.path.exists(filename):
             raise FileNotFoundError(f'No such file or directory: "{os.fspath(filename)}"')
-        self._file: OpenFile | None = OpenFile(filename)
-        self._path = os.fsdecode(filename)
+        # The path may name another file by the time that metadata() is called.
+        with _errors.opened(os.fsdecode(filename), "load") as file:
+            self._file: OpenFile | None = OpenFile(filename, file.fileno())
+            self._header = file.read(struct.unpack("<Q", file.read(8))[0])
 
     def _open(self) -> OpenFile:
         if self._file is None:
@@ -178,7 +173,8 @@ class safe_open(Generic[_Tensor]):  # noqa: N801 - the name that safetensors has
 
     def metadata(self) -> dict[str, str] | None:
         self._open()
-        return metadata_of(self._path)
+        found: dict[str, str] | None = json.loads(self._header).get("__metadata__")
+        return found
 
     @_arguments.named
     def get_tensor(self, name: str) -> _Tensor:

@@ -160,26 +160,30 @@ struct Side {
 class Diff {
 public:
     Diff(Side& a, Side& b, const std::string& pattern) : a_(a), b_(b) {
-        std::unordered_map<std::string_view, std::size_t> in_b;
-        for (std::size_t i = 0; i < b.rows.size(); ++i) {
-            in_b.emplace(b.at(i).name, i);
+        // Several tensors may have one name ({"a": {"b": x}, "a.b": y}): the first is compared with
+        // the first. Each list has its first one last.
+        std::unordered_map<std::string_view, std::vector<std::size_t>> in_b;
+        for (std::size_t i = b.rows.size(); i-- > 0;) {
+            in_b[b.at(i).name].push_back(i);
         }
+        std::vector<bool> compared(b.rows.size());
         for (std::size_t i = 0; i < a.rows.size(); ++i) {
             const TensorEntry& t = a.at(i);
             if (!matches(t.name, pattern)) {
                 continue;
             }
             const auto found = in_b.find(t.name);
-            if (found == in_b.end()) {
+            if (found == in_b.end() || found->second.empty()) {
                 add(t.name, "only in A", describe(t));
                 continue;
             }
-            compare(i, found->second);
-            in_b.erase(found);
+            compare(i, found->second.back());
+            compared[found->second.back()] = true;
+            found->second.pop_back();
         }
-        for (const state::StoredRow& row : b.rows) {
-            if (in_b.contains(row.tensor.name) && matches(row.tensor.name, pattern)) {
-                add(row.tensor.name, "only in B", describe(row.tensor));
+        for (std::size_t i = 0; i < b.rows.size(); ++i) {
+            if (!compared[i] && matches(b.at(i).name, pattern)) {
+                add(b.at(i).name, "only in B", describe(b.at(i)));
             }
         }
     }
@@ -192,8 +196,8 @@ public:
                 progress(done, total_bytes_);
             });
         }
-        std::sort(lines_.begin(), lines_.end(),
-                  [](const Line& x, const Line& y) { return x.name < y.name; });
+        std::stable_sort(lines_.begin(), lines_.end(),
+                         [](const Line& x, const Line& y) { return x.name < y.name; });
     }
     [[nodiscard]] const std::vector<Line>& lines() const { return lines_; }
 
