@@ -333,9 +333,13 @@ TEST_F(FeatureStoreTest, NothingIsWrittenUnlessAllIs) {
         writer.append(tables_[1].data);
         EXPECT_THAT(error_of([&] { writer.append(std::span(tables_[1].data).first(399)); }).what(),
                     HasSubstr("append whole rows"));
+        EXPECT_EQ(error_of([&] { writer.commit(); }).reason(), ErrorCode::kClosed);
+    }
+    {
+        FeatureWriter writer(engine_, path_);
+        writer.begin_table({"t", "F32", {10}});
         EXPECT_THAT(error_of([&] { writer.append(ConstMemory(nullptr, 400)); }).what(),
                     HasSubstr("null pointer"));
-        EXPECT_EQ(error_of([&] { writer.commit(); }).reason(), ErrorCode::kClosed);
     }
     EXPECT_EQ(files_in(folder_.path()) + files_in(folder_ / "a"), before);
     expect_rows(FeatureStore::open(engine_, path_), tables_[0], 1, 50);
