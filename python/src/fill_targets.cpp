@@ -67,7 +67,15 @@ void refuse_past_storage(nb::handle tensor, const std::string& what) {
         return;
     }
     const nb::object storage = call(tensor, untyped_storage);
-    const std::uint64_t begin = number(call(storage, data_ptr));
+    std::uint64_t begin = 0;
+    try {
+        begin = number(call(storage, data_ptr));
+    } catch (const nb::python_error& error) {
+        if (!error.matches(PyExc_RuntimeError)) {
+            throw;
+        }
+        return;  // a subclass that has an address of its own, and no storage
+    }
     const std::uint64_t bytes = number(call(storage, nbytes));
     const std::uint64_t first = number(call(tensor, data_ptr));
     std::uint64_t used = number(call(tensor, element_size));

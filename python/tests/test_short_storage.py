@@ -98,3 +98,29 @@ def test_the_fill_of_many_tensors_takes_a_list_of_them_once(tmp_path, monkeypatc
         store.load(into=into)
         assert all(torch.equal(into[name], state[name]) for name in state)
         assert uses.count("sources") == uses.count("tensor_counts") == 1
+
+
+class Elsewhere(torch.Tensor):
+    """Has an address of its own, and no storage, as a tensor of a device that torch's build does not know."""
+
+    @staticmethod
+    def of(inner):
+        made = torch.Tensor._make_wrapper_subclass(Elsewhere, inner.shape, dtype=inner.dtype)
+        made.inner = inner
+        return made
+
+    def data_ptr(self):
+        return self.inner.data_ptr()
+
+    def detach(self):
+        return self.inner.detach()
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise NotImplementedError(func)
+
+
+def test_a_subclass_without_a_storage_is_saved(tmp_path):
+    inner = torch.arange(64.0)
+    penstock.save({"t": Elsewhere.of(inner)}, tmp_path / "s.safetensors")
+    assert torch.equal(penstock.load(tmp_path / "s.safetensors")["t"], inner)
