@@ -248,7 +248,7 @@ class Plan:
         self._copied: list[int] = []
         self._targets: dict[int, Any] = {}  # by the number of the tensor in the state
         found, given = list(tensors(state)), list(tensors(into))
-        fit, by_storage, counts, sources = [], {}, skeleton.tensor_counts, skeleton.sources  # lists that each use makes
+        fit, by_storage, counts, sources = [], {}, skeleton.tensor_counts, skeleton.sources  # made at each access
         theirs, called = matched(found, given), labels(given)
         check_missing(path, [name for i, name in zip(theirs, called, strict=True) if i is None])
         for i, name, (_, place, target) in zip(theirs, called, given, strict=True):

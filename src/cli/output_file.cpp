@@ -64,7 +64,7 @@ int write_through(const std::string& path, std::string_view text, const char* mo
     if (out == nullptr) {
         return errno;
     }
-    if (like != nullptr) {  // what of it may not be kept does not matter enough to fail
+    if (like != nullptr) {  // an owner or a mode that cannot be kept is no reason to fail
         const int fd = ::fileno(out);
         [[maybe_unused]] const int owned = ::fchown(fd, like->st_uid, like->st_gid);
         [[maybe_unused]] const int kept = ::fchmod(fd, like->st_mode & 07777);

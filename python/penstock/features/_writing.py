@@ -98,8 +98,8 @@ def _source(name: Any, rows: Any) -> Any:
         except FileNotFoundError:
             raise _core.system_error(errno.ENOENT, "write", os.fspath(rows)) from None
         except OSError as error:
-            told = f"write: table '{name}': {error.strerror or error}; give the path of a .npy that can be read"
-            raise type(error)(error.errno or errno.EIO, told, os.fspath(rows)) from None
+            what = f"write: table '{name}': {error.strerror or error}; give the path of a .npy that can be read"
+            raise type(error)(error.errno or errno.EIO, what, os.fspath(rows)) from None
         except (ValueError, EOFError) as error:
             why = str(error).splitlines()[0]
         raise ValueError(
@@ -140,16 +140,16 @@ def _array_of(rows: Any) -> Any:
 
 def _check_dense(name: str, rows: Any) -> None:
     """Refuses tensors and arrays whose memory does not hold their rows, contiguous or strided."""
-    told = f"write: table '{name}': expected "
+    begin = f"write: table '{name}': expected "
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(rows, torch.Tensor) and (rows.is_nested or rows.layout != torch.strided):
-        raise TypeError(f"{told}dense tensors, got a sparse or nested one; give its to_dense(), or parts")
+        raise TypeError(f"{begin}dense tensors, got a sparse or nested one; give its to_dense(), or parts")
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(rows, numpy.ma.MaskedArray):
-        raise TypeError(f"{told}plain arrays, got a masked one, whose mask would be lost; give array.filled()")
+        raise TypeError(f"{begin}plain arrays, got a masked one, whose mask would be lost; give array.filled()")
     if hasattr(rows, "nnz") and hasattr(rows, "toarray"):  # of SciPy
         raise TypeError(
-            f"{told}dense rows, got a sparse {_arguments.got(rows)}; give rows.toarray(), or blocks: "
+            f"{begin}dense rows, got a sparse {_arguments.got(rows)}; give rows.toarray(), or blocks: "
             "(rows[i : i + 65536].toarray() for i in range(0, rows.shape[0], 65536))"
         )
 

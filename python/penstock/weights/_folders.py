@@ -123,7 +123,7 @@ class Folders:
         self._versions = {path: _version(path) for path in {info.path for info in self.infos.values()}}
 
     def check(self, paths: Iterable[str] | None = None) -> None:
-        """Refuses files, by default all, that are not those any more whose weights are streamed."""
+        """Raises Damaged if one of the files (default: any) is no longer the one whose weights are streamed."""
         for path in self._versions if paths is None else paths:
             if self._versions[path] != (now := _version(path)):
                 what = "was changed, replaced or moved" if now else "was removed"
