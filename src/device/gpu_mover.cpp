@@ -72,17 +72,19 @@ CUdeviceptr address_of(const std::byte* memory) {
 
 }  // namespace
 
-GpuMover::GpuMover(const Driver& driver, CUcontext context, std::int32_t device)
+GpuMover::GpuMover(const Driver& driver, CUcontext context, std::int32_t device,
+                   const base::Clock& clock)
     : driver_(driver),
       context_(context),
+      clock_(clock),
       device_(device),
       batches_(driver.cuMemcpyBatchAsync != nullptr) {}
 
-Result<std::unique_ptr<GpuMover>> GpuMover::make(std::int32_t device) {
+Result<std::unique_ptr<GpuMover>> GpuMover::make(std::int32_t device, const base::Clock& clock) {
     return base::as_result("gpu", [&]() -> Result<std::unique_ptr<GpuMover>> {
         PENSTOCK_TRY(calls, driver());
         PENSTOCK_TRY(context, primary_context(*calls, device));
-        std::unique_ptr<GpuMover> mover(new GpuMover(*calls, context, device));
+        std::unique_ptr<GpuMover> mover(new GpuMover(*calls, context, device, clock));
         const Current current(*calls, context);
         const std::string subject = fmt::format("GPU {}", device);
         if (current.result() != CUDA_SUCCESS) {

@@ -26,8 +26,9 @@ namespace penstock::device {
 class GpuMover final : public engine::Mover {
 public:
     /// kInvalidArgument where there is no such GPU, kUnsupported where the process has no GPU at
-    /// all.
-    [[nodiscard]] static base::Result<std::unique_ptr<GpuMover>> make(std::int32_t device);
+    /// all. `clock` outlives the mover.
+    [[nodiscard]] static base::Result<std::unique_ptr<GpuMover>> make(
+        std::int32_t device, const base::Clock& clock = kSteadyClock);
     GpuMover(const GpuMover&) = delete;
     GpuMover& operator=(const GpuMover&) = delete;
     ~GpuMover() override;
@@ -69,7 +70,10 @@ private:
         std::size_t count = 0;
     };
 
-    GpuMover(const Driver& driver, cuda::CUcontext context, std::int32_t device);
+    static inline const base::SteadyClock kSteadyClock;
+
+    GpuMover(const Driver& driver, cuda::CUcontext context, std::int32_t device,
+             const base::Clock& clock);
     [[nodiscard]] cuda::CUresult register_memory(const memory::Block& block);
     [[nodiscard]] Lane& lane_of(const engine::Move& move);
     [[nodiscard]] cuda::CUresult take_flight(Flight*& flight);
@@ -82,7 +86,7 @@ private:
 
     const Driver& driver_;
     const cuda::CUcontext context_;
-    const base::SteadyClock clock_;
+    const base::Clock& clock_;
     const std::int32_t device_;
     int numa_node_ = -1;
     bool batches_ = false;  ///< the driver takes several copies in one call
