@@ -60,7 +60,7 @@ Saver::~Saver() {
     } catch (const std::bad_alloc&) {  // to tell of what failed; the queue finishes all the same
     }
     live_savers().erase(this);
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     saver_.reset();
 }
 

@@ -17,7 +17,6 @@
 #include "saver.hpp"
 #include "state.hpp"
 #include "state/structure.hpp"
-#include "without_gil.hpp"
 
 #include <penstock/checkpoint.hpp>
 
@@ -79,7 +78,7 @@ MadeJob job_of(nb::handle object, nb::handle other, bool together) {
         spans.emplace_back(storage.data, storage.bytes);
     }
     made.streams = streams_of(made.storages);
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     made.job->state = state::state_of(made.job->tree, spans);
     place_tensors(made.job->state, made.storages);
     return made;
@@ -97,7 +96,7 @@ struct StoreObject {
     StoreObject(std::vector<std::string> folders, const StoreOptions& options,
                 std::uint64_t host_memory)
         : saver(host_memory), engine(opened(default_engine())) {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         store = std::make_shared<CheckpointStore>(engine, FileSystem::local(), std::move(folders),
                                                   options);
     }
@@ -107,7 +106,7 @@ struct StoreObject {
 
     void close() {
         saver.finish();
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         store.reset();
     }
     [[nodiscard]] const std::shared_ptr<CheckpointStore>& open() const {
@@ -220,7 +219,7 @@ struct CheckpointObject {
     CheckpointObject(nb::handle path, nb::handle cache) : engine(opened(default_engine())) {
         const std::string bytes = path_bytes(path, "path", "");
         const CachePolicy policy = cache_policy_of(cache);
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         checkpoint = std::make_unique<Checkpoint>(engine, FileSystem::local(), bytes, policy);
     }
     CheckpointObject(std::shared_ptr<Engine> own, Checkpoint&& opened_one)
@@ -299,7 +298,7 @@ nb::object newest(nb::handle passed_over, Find find) {
     std::vector<CheckpointInfo> skipped;
     std::optional<CheckpointInfo> found;
     try {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         found = find(&skipped);
     } catch (const Error&) {
         report(skipped, passed_over);
@@ -430,7 +429,7 @@ void bind_store(nb::module_& m) {
                  const auto store = self.open();
                  std::vector<CheckpointInfo> found;
                  {
-                     const WithoutGil nogil;
+                     const nb::gil_scoped_release nogil;
                      found = store->list();
                  }
                  return list_of(std::move(found));
@@ -441,7 +440,7 @@ void bind_store(nb::module_& m) {
                  const Metric wanted{word_of(metric, "metric"), greater_is_better};
                  std::vector<CheckpointInfo> found;
                  {
-                     const WithoutGil nogil;
+                     const nb::gil_scoped_release nogil;
                      found = store->best(wanted, count);
                  }
                  return list_of(std::move(found));
@@ -451,7 +450,7 @@ void bind_store(nb::module_& m) {
                  const auto store = self.open();
                  std::optional<Checkpoint> opened_one;
                  {
-                     const WithoutGil nogil;
+                     const nb::gil_scoped_release nogil;
                      opened_one.emplace(store->open(generation));
                  }
                  return new CheckpointObject(self.engine, std::move(*opened_one));
@@ -459,19 +458,19 @@ void bind_store(nb::module_& m) {
         .def("pin",
              [](StoreObject& self, std::uint64_t generation, bool pinned) {
                  const auto store = self.writable();
-                 const WithoutGil nogil;
+                 const nb::gil_scoped_release nogil;
                  store->pin(generation, pinned);
              })
         .def("remove",
              [](StoreObject& self, std::uint64_t generation) {
                  const auto store = self.writable();
-                 const WithoutGil nogil;
+                 const nb::gil_scoped_release nogil;
                  store->remove(generation);
              })
         .def("collect",
              [](StoreObject& self) {
                  const auto store = self.writable();
-                 const WithoutGil nogil;
+                 const nb::gil_scoped_release nogil;
                  return store->collect();
              })
         .def("folders",
@@ -559,14 +558,14 @@ void bind_checkpoint(nb::module_& parent) {
              })
         .def("skeleton",
              [](const CheckpointObject& c) {
-                 const WithoutGil nogil;
+                 const nb::gil_scoped_release nogil;
                  return SkeletonObject{
                      state::skeleton_of(c.checkpoint->structure(), c.checkpoint->tensors())};
              })
         .def("read", read_tensors, nb::arg("rows"), nb::arg("verify"), nb::arg("progress").none())
         .def("verify", checkpoint_problems, nb::arg("progress").none())
         .def("close", [](CheckpointObject& c) {
-            const WithoutGil nogil;
+            const nb::gil_scoped_release nogil;
             c.checkpoint->close();
         });
 }

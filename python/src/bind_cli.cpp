@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bind.hpp"
 #include "file_object.hpp"
-#include "without_gil.hpp"
 
 #if PENSTOCK_HAS_CLI
 #include "cli/output_file.hpp"
@@ -26,7 +25,7 @@ int cli_main(const nb::list& arguments) {
     for (const nb::handle word : arguments) {
         words.push_back(path_bytes(word, "arguments", ""));
     }
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     return cli::run(words);
 #else
     static_cast<void>(arguments);

@@ -7,7 +7,6 @@
 #include "borrowed_memory.hpp"
 #include "buffer_object.hpp"
 #include "memory/block.hpp"
-#include "without_gil.hpp"
 
 #include <sys/mman.h>
 
@@ -21,7 +20,7 @@ namespace {
 BufferObject locked_memory(std::uint64_t bytes) {
     auto block = std::make_shared<memory::Block>();
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         *block = base::unwrap(memory::Block::make(bytes, {.touch = true, .lock = true}));
     }
     BufferObject out;
@@ -42,7 +41,7 @@ void unlock(BufferObject& buffer) {
         return;
     }
     buffer.pinned_reason = "it was freed: the memory is there until its last view is gone";
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     static_cast<void>(::munlock(buffer.data, buffer.bytes));
 }
 

@@ -10,7 +10,6 @@
 #include "names.hpp"
 #include "request.hpp"
 #include "transfer_object.hpp"
-#include "without_gil.hpp"
 
 #include <penstock/options.hpp>
 
@@ -53,7 +52,7 @@ void sweep_engines() {
     std::vector<std::shared_ptr<Engine>> done(std::make_move_iterator(first),
                                               std::make_move_iterator(dropped.end()));
     dropped.erase(first, dropped.end());
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     done.clear();
 }
 
@@ -78,7 +77,7 @@ EngineObject::~EngineObject() {
         engines().dropped.push_back(std::move(engine));
         return;
     }
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     engine.reset();
 }
 
@@ -122,7 +121,7 @@ bool drained(double timeout_s, const Wait& wait) {
         return false;
     }
     sweep_orphans();
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     static_cast<void>(wait(std::chrono::nanoseconds(0)));
     return true;
 }
@@ -145,7 +144,7 @@ std::shared_ptr<Engine> use(EngineObject& self) {
 // Ctrl-C during a blocking verb: nobody has a handle to wait on later, so it ends before the
 // exception goes on.
 void cancel_and_wait(Held& held) {
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     held.transfer.cancel();
     try {
         static_cast<void>(held.transfer.wait());
@@ -192,7 +191,7 @@ nb::object run_request(EngineObject& self, Request parsed) {
     Held held{.transfer = {}, .keeps = std::move(parsed.keeps)};
     std::optional<std::uint64_t> bytes;
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         bytes = run_at_once(*engine, parsed);
         if (!bytes) {
             held.transfer = run(*engine, parsed);
@@ -216,7 +215,7 @@ nb::object run_request(EngineObject& self, Request parsed) {
 nb::object submit_request(EngineObject& self, Request parsed) {
     HeldPtr held(new Held{.transfer = {}, .keeps = std::move(parsed.keeps)});
     const std::shared_ptr<Engine> engine = use(self);
-    std::optional<WithoutGil> nogil;
+    std::optional<nb::gil_scoped_release> nogil;
     if (!parsed.request.options.streams.empty()) {
         nogil.emplace();
     }
@@ -301,7 +300,7 @@ void make_engine(EngineObject* self, const nb::kwargs& given) {
 // Gives threads and rings back; what others still hold of it goes when they do.
 void let_go(EngineObject& self, std::shared_ptr<Engine>& engine) {
     self.engine.reset();
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     engine.reset();
 }
 
@@ -463,11 +462,11 @@ void bind_functions(nb::module_& m) {
     m.def("at_exit", at_exit);
     // Without the GIL: other threads run while it waits for what is at the devices.
     m.def("prepare_fork", [] {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         prepare_fork();
     });
     m.def("end_fork", [] {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         end_fork();
     });
     m.def("after_fork_in_child", after_fork_in_child);

@@ -12,7 +12,6 @@
 #include "row_numbers.hpp"
 #include "streams.hpp"
 #include "transfer_object.hpp"
-#include "without_gil.hpp"
 
 #include <penstock/feature_store.hpp>
 #include <penstock/tensor.hpp>
@@ -132,7 +131,7 @@ public:
                held_->transfer.status() == TransferStatus::kCancelled;
     }
     void cancel() override {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         if (held_->transfer.valid()) {
             held_->transfer.cancel();
         }
@@ -168,7 +167,7 @@ private:
     void settle() {
         held_->let_go();
         if (held_->transfer.status() == TransferStatus::kDone) {
-            const WithoutGil nogil;
+            const nb::gil_scoped_release nogil;
             gather_.finish();
         }
     }
@@ -206,7 +205,7 @@ void open_store(FeatureStoreObject& self, nb::handle path, nb::handle ram, nb::h
 
 bool hint_rows(FeatureStoreObject& self, std::uint32_t table, nb::handle ids) {
     const RowNumbers numbers(ids, "ids");
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     return self.store->hint(table, numbers.values());
 }
 
@@ -215,7 +214,7 @@ void gather_now(FeatureStoreObject& self, nb::handle rows, nb::handle stream) {
     const GatherArguments arguments(rows, stream);
     FeatureGather gather;
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         gather = self.store->run(arguments.requests, arguments.options);
     }
     try {
@@ -223,7 +222,7 @@ void gather_now(FeatureStoreObject& self, nb::handle rows, nb::handle stream) {
             -1, [&gather](auto slice) { return gather.wait_for(slice).has_value(); }));
     } catch (...) {
         if (!gather.done()) {
-            const WithoutGil nogil;
+            const nb::gil_scoped_release nogil;
             gather.cancel();
             try {
                 static_cast<void>(gather.wait());
@@ -242,7 +241,7 @@ nb::object gather_later(FeatureStoreObject& self, nb::handle rows, nb::handle re
     held->keeps = std::move(arguments.keeps);
     FeatureGather gather;
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         gather = self.store->gather_async(arguments.requests, arguments.options);
     }
     held->transfer = gather.take_transfer();
@@ -293,7 +292,7 @@ void begin_writer(FeatureWriterObject& self, nb::handle path, nb::handle folders
     }
     const std::string name = path_bytes(path, "path", "");
     const std::shared_ptr<Engine> engine = features_engine();
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     self.writer.emplace(engine, name, options);
 }
 
@@ -355,7 +354,7 @@ void bind_feature_writer(nb::module_& m) {
                 const NewFeatureTable table{word_of(name, "tables"), word_of(dtype, "dtype"),
                                             counts_of(shape, "shape", "elements")};
                 FeatureWriter& writer = self.open();
-                const WithoutGil nogil;
+                const nb::gil_scoped_release nogil;
                 writer.begin_table(table);
             },
             nb::arg("name"), nb::arg("dtype"), nb::arg("shape"))
@@ -364,19 +363,19 @@ void bind_feature_writer(nb::module_& m) {
             [](FeatureWriterObject& self, nb::handle rows) {
                 const BorrowedMemory memory = borrow(rows, "rows", false);
                 FeatureWriter& writer = self.open();
-                const WithoutGil nogil;
+                const nb::gil_scoped_release nogil;
                 writer.append(ConstMemory{memory.data, memory.bytes});
             },
             nb::arg("rows"))
         .def("commit",
              [](FeatureWriterObject& self) {
                  FeatureWriter& writer = self.open();
-                 const WithoutGil nogil;
+                 const nb::gil_scoped_release nogil;
                  writer.commit();
              })
         .def("close", [](FeatureWriterObject& self) {
             std::optional<FeatureWriter> dropped = std::exchange(self.writer, std::nullopt);
-            const WithoutGil nogil;
+            const nb::gil_scoped_release nogil;
             dropped.reset();
         });
 }
@@ -386,7 +385,7 @@ nb::dict inspect_file(nb::handle path) {
     const std::shared_ptr<Engine> engine = features_engine();
     FeatureFile file;
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         file = inspect_features(engine, name);
     }
     return file_dict(file);

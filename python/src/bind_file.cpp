@@ -6,7 +6,6 @@
 #include "file_object.hpp"
 #include "names.hpp"
 #include "request.hpp"
-#include "without_gil.hpp"
 
 #include <penstock/page_cache.hpp>
 
@@ -111,7 +110,7 @@ void open_file(FileObject* self, nb::handle path, nb::handle mode, nb::handle tr
                               .append = opened.append,
                               .buffer_bytes = buffer_bytes};
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         opened.file = File(opened.path, options);
     }
     new (self) FileObject(std::move(opened));
@@ -128,13 +127,13 @@ const File& opened(const FileObject& self) {
 template <typename Call>
 auto outside(const FileObject& self, Call call) {
     File file = opened(self);
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     return call(file);
 }
 
 void close_file(FileObject& self) {
     File file = std::exchange(self.file, File());
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     file.close();
 }
 
@@ -197,7 +196,7 @@ void act_on_pages(nb::handle path, nb::handle offset, nb::handle bytes) {
     if (!bytes.is_none()) {
         length = count_of(bytes, "bytes", "bytes", kFileBytesMax);
     }
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     kAct(name, begin, length);
 }
 

@@ -25,7 +25,6 @@
 #include "state/tensor_reader.hpp"
 #include "state/write_plan.hpp"
 #include "stream/host_windows.hpp"
-#include "without_gil.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -70,7 +69,7 @@ void save_index(nb::handle to, nb::handle tensors, nb::handle metadata, std::uin
 void write_to(FileImageObject& self, nb::handle write, nb::handle progress) {
     const std::uint64_t total = self.image.file().total_bytes();
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         wait_for_streams(self.streams);
         state::PieceSums sums(self.image);
         for (const std::size_t payload : self.image.sums_in({0, total})) {
@@ -109,12 +108,12 @@ public:
     }
     void commit() {
         static_cast<void>(get());
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         replacement_->commit();
         replacement_.reset();
     }
     void give_up() {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         replacement_.reset();
     }
 
@@ -226,16 +225,16 @@ std::unique_ptr<state::TensorReader> reader_of(nb::handle from, const std::strin
                                                const state::Choose& choose) {
     if (PyBytes_Check(from.ptr())) {
         const auto bytes = span_of(nb::cast<nb::bytes>(from));
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         return std::make_unique<state::TensorReader>(bytes, path, choose);
     }
     const std::shared_ptr<Engine> engine = opened(default_engine());
     if (from.is_none()) {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         return std::make_unique<state::TensorReader>(engine, FileSystem::local(), path, choose);
     }
     const std::string name = std::string(kDescriptors) + std::to_string(nb::cast<int>(from));
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     return std::make_unique<state::TensorReader>(engine, File(name), path, is_named, begin, choose);
 }
 
@@ -531,7 +530,7 @@ void bind_format(nb::module_& parent) {
         .def(
             "is_still",
             [](const TensorFileObject& f, bool by_name) {
-                const WithoutGil nogil;
+                const nb::gil_scoped_release nogil;
                 return f.reader->is_still(by_name);
             },
             nb::arg("by_name"));

@@ -5,7 +5,6 @@
 #include "casters.hpp"
 #include "file_object.hpp"
 #include "names.hpp"
-#include "without_gil.hpp"
 
 #include <penstock/gpu.hpp>
 
@@ -49,7 +48,7 @@ void bind_cufile(nb::module_& m) {
         "cufile_conditions",
         [](const Gpu& gpu, nb::handle path) {
             const std::string text = path_bytes(path, "path", "");
-            const WithoutGil nogil;
+            const nb::gil_scoped_release nogil;
             return cufile_conditions(gpu, text);
         },
         nb::arg("gpu"), nb::arg("path"),
@@ -98,7 +97,7 @@ void copy_from_gpu(nb::handle into, nb::handle tensor) {
     const BorrowedMemory to = borrow(into, "into", true);
     const BorrowedMemory from = borrow_anywhere(tensor, "data", false, std::nullopt);
     const MemoryCopy copy{to.memory(), from.memory()};
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     copy_memory({&copy, 1}, {&from.stream, 1});
 }
 
@@ -132,7 +131,7 @@ void bind_gpu(nb::module_& m) {
     m.def(
         "gpus",
         [] {
-            const WithoutGil nogil;
+            const nb::gil_scoped_release nogil;
             return gpus();
         },
         nb::sig("def gpus() -> GpuReport"),

@@ -5,7 +5,6 @@
 #include "engine_object.hpp"
 #include "names.hpp"
 #include "weight_arguments.hpp"
-#include "without_gil.hpp"
 
 #include <penstock/gpu_weight_stream.hpp>
 
@@ -25,7 +24,7 @@ struct GpuWeightsObject {
     GpuWeightsObject(const GpuWeightsObject&) = delete;
     GpuWeightsObject& operator=(const GpuWeightsObject&) = delete;
     ~GpuWeightsObject() {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         stream.reset();
     }
 
@@ -53,7 +52,7 @@ void open_gpu_weights(GpuWeightsObject& self, nb::handle paths, nb::handle units
     options.host_memory_bytes = count_of(host_memory, "memory", "bytes");
     options.slots = static_cast<std::uint32_t>(count_of(slots, "slots", "slots", 1024));
     self.engine = opened(default_engine());
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     WeightFolders model = joined_folders(self.engine, folders, to_join);
     self.table = std::move(model.table);
     options.copies = std::move(model.copies);
@@ -179,7 +178,7 @@ void bind_gpu_weights(nb::module_& m) {
             [](GpuWeightsObject& self) { return gpu_stats_of(gpu_weights_of(self).stats()); },
             nb::sig("def stats(self) -> dict[str, typing.Any]"))
         .def("close", [](GpuWeightsObject& self) {
-            const WithoutGil nogil;
+            const nb::gil_scoped_release nogil;
             self.stream.reset();
         });
 }

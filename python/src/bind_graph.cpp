@@ -9,7 +9,6 @@
 #include "names.hpp"
 #include "row_numbers.hpp"
 #include "tensor/element_type.hpp"
-#include "without_gil.hpp"
 
 #include <penstock/graph.hpp>
 #include <penstock/hot_rows.hpp>
@@ -79,7 +78,7 @@ GraphObject graph_of_arrays(nb::handle indptr, nb::handle indices, nb::handle so
     const std::optional<std::uint64_t> count = optional_count(sources, "sources");
     const auto keep = std::make_shared<std::vector<std::shared_ptr<const void>>>(
         std::vector{pointers.keep, nodes.keep, ids.keep});
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     return {Graph(pointers.values, nodes.values, count, ids.values, keep, check)};
 }
 
@@ -89,7 +88,7 @@ GraphObject graph_of_edges(nb::handle from, nb::handle to, nb::handle sources,
     const BorrowedIndices ends = indices_of(to, "to");
     const std::uint64_t source_count = count_of(sources, "sources", "nodes");
     const std::uint64_t destination_count = count_of(destinations, "destinations", "nodes");
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     return {Graph::from_edges(begins.values, ends.values, source_count, destination_count)};
 }
 
@@ -106,7 +105,7 @@ GraphObject graph_of_files(nb::handle indptr, nb::handle indices, nb::handle edg
         files.type = element_type(dtype).type;
     }
     const std::shared_ptr<Engine> engine = opened(default_engine());
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     return {Graph::open(*engine, files)};
 }
 
@@ -120,7 +119,7 @@ GraphObject graph_of_rmat(nb::handle scale, nb::handle edges_per_node, double a,
         .c = c,
         .seed = count_of(seed, "seed", "a seed"),
         .shuffle = shuffle};
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     return {rmat_graph(options)};
 }
 
@@ -206,7 +205,7 @@ nb::tuple sample_of(const NeighborSamplerObject& self, nb::handle seeds, nb::han
     const std::uint64_t number = count_of(batch, "batch", "a batch");
     Sample sample;
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         sample = self.sampler.value().sample(wanted.nodes, number);
     }
     nb::list nodes;
@@ -243,7 +242,7 @@ nb::object hot_rows(const GraphObject& self, nb::handle count, nb::handle fanout
     const Graph& graph = self.graph.value();
     std::vector<std::uint64_t> found;
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         found = hottest_rows(
             hops ? expected_visits(graph, *hops, {.batch = size, .seeds = from.values()})
                  : out_degrees(graph),
@@ -260,7 +259,7 @@ nb::list hot_rows_of_types(const NeighborSamplerObject& self, nb::handle counts,
     const SeedsArgument from(seeds);
     std::vector<std::vector<std::uint64_t>> found;
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         const NeighborSampler& sampler = self.sampler.value();
         const auto heat =
             by_edges ? out_degrees(sampler) : expected_visits(sampler, from.nodes, size);
@@ -283,7 +282,7 @@ nb::object hot_rows_of_batches(nb::handle batches, nb::handle count) {
     }
     std::vector<std::uint64_t> found;
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         const auto largest = std::max_element(trace.ids.begin(), trace.ids.end());
         const std::uint64_t rows = largest == trace.ids.end() ? 0 : *largest + 1;
         found = hottest_rows(batch_counts(trace, rows), most);

@@ -6,7 +6,6 @@
 #include "dlpack_abi.hpp"
 #include "fill_targets.hpp"
 #include "names.hpp"
-#include "without_gil.hpp"
 #include "writable.hpp"
 
 #include <penstock/machine.hpp>
@@ -75,7 +74,7 @@ BufferObject empty(nb::handle shape, nb::handle dtype, nb::handle is_pinned) {
     set_strides(out);
     auto memory = std::make_shared<Buffer>();
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         *memory = pool(pinned).take(out.bytes);
     }
     out.data = memory->data();
@@ -111,7 +110,7 @@ BufferObject copy_of(const BufferObject& buffer) {
     BufferObject out = buffer;
     auto memory = std::make_shared<Buffer>();
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         *memory = pool(false).take(buffer.bytes);
         if (buffer.bytes != 0) {
             std::memcpy(memory->data(), buffer.data, buffer.bytes);

@@ -23,7 +23,7 @@ nb::tuple header_of(nb::handle path) {
     const std::shared_ptr<Engine> engine = opened(default_engine());
     NpyHeader header;
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         header = read_npy_header(*engine, name);
     }
     nb::list shape;

@@ -5,7 +5,6 @@
 #include "engine_object.hpp"
 #include "names.hpp"
 #include "row_numbers.hpp"
-#include "without_gil.hpp"
 
 #include <penstock/row_simulation.hpp>
 
@@ -31,7 +30,7 @@ RowTrace trace_in(nb::handle path, std::uint64_t batch) {
     EngineObject& made = default_engine();
     made.used = true;
     const std::shared_ptr<Engine> engine = opened(made);
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     return read_row_trace(*engine, name, batch);
 }
 
@@ -57,7 +56,7 @@ nb::list simulate_rows(nb::handle trace, bool is_path, nb::handle batch, nb::han
     const RowTrace rows = is_path ? trace_in(trace, ids) : trace_of(trace);
     std::vector<RowSimulation> runs;
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         const RowSimulator simulator(rows);
         for (const std::string& name : names) {
             runs.push_back(simulator.run(name, options));

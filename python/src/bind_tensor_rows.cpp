@@ -33,7 +33,7 @@ void open_rows(TensorRowsObject& self, nb::handle path, nb::handle names) {
         wanted.push_back(word_of(name, "names"));
     }
     const std::shared_ptr<Engine> engine = opened(default_engine());
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     self.rows.emplace(engine, inspect(engine, folder), wanted);
 }
 

@@ -6,7 +6,6 @@
 #include "request.hpp"
 #include "streams.hpp"
 #include "transfer_object.hpp"
-#include "without_gil.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -93,7 +92,7 @@ bool wait(Held& held, double timeout_s) {
     while (!held.transfer.done()) {
         bool over = false;
         {
-            const WithoutGil nogil;
+            const nb::gil_scoped_release nogil;
             const auto slice =
                 limited ? slice_until(deadline) : std::chrono::nanoseconds(kSignalSlice);
             try {
@@ -186,7 +185,7 @@ void join(TransferObject& self, nb::handle stream) {
     }
     for (bool joined = false; !joined;) {
         {
-            const WithoutGil nogil;
+            const nb::gil_scoped_release nogil;
             joined = self.held->transfer.join_for(*handle, kSignalSlice);
         }
         if (PyErr_CheckSignals() != 0) {
@@ -212,7 +211,7 @@ bool TransferObject::cancelled() {
 }
 
 void TransferObject::cancel() {
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     held->transfer.cancel();
 }
 

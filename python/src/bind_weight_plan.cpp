@@ -5,7 +5,6 @@
 #include "engine_object.hpp"
 #include "file_object.hpp"
 #include "names.hpp"
-#include "without_gil.hpp"
 
 #include <penstock/weight_folders.hpp>
 #include <penstock/weight_plan.hpp>
@@ -41,7 +40,7 @@ nb::dict forecast(nb::handle folders, nb::handle memory, nb::handle slots, doubl
     WeightForecast found;
     double seconds = 0;
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         const WeightFolders model = inspect_folders(engine, paths);
         if (of_token == 0 && !find_expert_layers(model.table).empty()) {
             of_token = find_experts_per_token(*engine, paths);

@@ -8,7 +8,6 @@
 #include "names.hpp"
 #include "progress.hpp"
 #include "weight_arguments.hpp"
-#include "without_gil.hpp"
 
 #include <penstock/expert_stream.hpp>
 #include <penstock/joined_tensors.hpp>
@@ -33,7 +32,7 @@ struct WeightsObject {
     WeightsObject(const WeightsObject&) = delete;
     WeightsObject& operator=(const WeightsObject&) = delete;
     ~WeightsObject() {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         stream.reset();
     }
 
@@ -180,7 +179,7 @@ nb::list tensors_in(nb::handle paths) {
     const std::shared_ptr<Engine> engine = opened(default_engine());
     WeightFolders model;
     {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         model = inspect_folders(engine, folders);
     }
     nb::list out;
@@ -204,7 +203,7 @@ std::uint64_t least_memory(nb::handle paths, nb::handle units, nb::handle slots,
     const std::vector<WeightUnit> wanted = units_of(units);
     const auto count = static_cast<std::uint32_t>(count_of(slots, "slots", "slots", 1024));
     const std::shared_ptr<Engine> engine = opened(default_engine());
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     return least_weight_memory(joined_folders(engine, folders, to_join).table, wanted, count);
 }
 
@@ -213,7 +212,7 @@ struct ExpertsObject {
     ExpertsObject(const ExpertsObject&) = delete;
     ExpertsObject& operator=(const ExpertsObject&) = delete;
     ~ExpertsObject() {
-        const WithoutGil nogil;
+        const nb::gil_scoped_release nogil;
         stream.reset();
     }
 
@@ -249,7 +248,7 @@ void open_experts(ExpertsObject& self, nb::handle paths, nb::handle layers, nb::
     options.spare = spare_of(reserve);
     self.layers = layers_of(layers);
     const std::shared_ptr<Engine> engine = opened(default_engine());
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     WeightFolders model = joined_folders(engine, folders, to_join);
     self.table = std::move(model.table);
     options.copies = std::move(model.copies);
@@ -292,7 +291,7 @@ std::uint64_t most_memory(nb::handle paths, nb::handle units, nb::handle joined)
     const std::vector<JoinedTensor> to_join = joined_of(joined);
     const std::vector<WeightUnit> wanted = units_of(units);
     const std::shared_ptr<Engine> engine = opened(default_engine());
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     return most_weight_memory(joined_folders(engine, folders, to_join).table, wanted);
 }
 
@@ -330,7 +329,7 @@ std::uint64_t least_experts(nb::handle paths, nb::handle layers, nb::handle join
     const std::vector<ExpertLayer> wanted = layers_of(layers);
     const std::vector<JoinedTensor> to_join = joined_of(joined);
     const std::shared_ptr<Engine> engine = opened(default_engine());
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     return least_expert_memory(joined_folders(engine, folders, to_join).table, wanted);
 }
 
@@ -366,7 +365,7 @@ void bind_experts(nb::module_& m) {
             nb::sig("def stats(self) -> dict[str, typing.Any]"))
         .def("close", [](ExpertsObject& self) {
             self.views.clear();
-            const WithoutGil nogil;
+            const nb::gil_scoped_release nogil;
             self.stream.reset();
         });
     m.def(
@@ -424,7 +423,7 @@ void bind_weights(nb::module_& m) {
             "stats", [](WeightsObject& self) { return stats_of(stream_of(self).stats()); },
             nb::sig("def stats(self) -> dict[str, typing.Any]"))
         .def("close", [](WeightsObject& self) {
-            const WithoutGil nogil;
+            const nb::gil_scoped_release nogil;
             self.stream.reset();
         });
     m.def("least_weight_memory", least_memory, nb::arg("paths"), nb::arg("units"), nb::arg("slots"),
@@ -441,7 +440,7 @@ void bind_weights(nb::module_& m) {
             const std::shared_ptr<Engine> engine = opened(default_engine());
             std::string found;
             {
-                const WithoutGil nogil;
+                const nb::gil_scoped_release nogil;
                 found = find_hub_model(*engine, text);
             }
             return path_object(found);

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "nanobind.hpp"
-#include "without_gil.hpp"
 
 #include <penstock/engine.hpp>
 
@@ -56,7 +55,7 @@ bool wait_in_slices(double timeout_s, const Step& step) {
         }
         bool done = false;
         {
-            const WithoutGil nogil;
+            const nb::gil_scoped_release nogil;
             done = step(slice);
         }
         if (done) {

@@ -5,7 +5,6 @@
 #include "base/raise.hpp"
 #include "format/safetensors.hpp"
 #include "names.hpp"
-#include "without_gil.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -60,7 +59,7 @@ FileImageObject image_of_state(nb::handle object, nb::handle folder, nb::handle 
     auto spans = spans_of(state.storages);
     const format::PickleOptions options = pickle_options(state.tree);
     std::vector<StreamHandle> streams = streams_of(state.storages);
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     return {state::FileImage::torch_zip(state.tree, name, std::move(spans), options),
             std::move(state.storages), std::move(streams)};
 }
@@ -105,7 +104,7 @@ GivenTensors rows_of(nb::handle tensors, nb::handle metadata) {
 
 FileImageObject image_of_tensors(nb::handle tensors, nb::handle metadata, bool checksums) {
     GivenTensors rows = rows_of(tensors, metadata);
-    const WithoutGil nogil;
+    const nb::gil_scoped_release nogil;
     return {
         state::FileImage::safetensors(std::move(rows.named.tensors), std::move(rows.named.metadata),
                                       std::move(rows.named.payloads), checksums),

@@ -4,7 +4,6 @@
 #include "dlpack_abi.hpp"
 #include "errors.hpp"
 #include "names.hpp"
-#include "without_gil.hpp"
 
 #include <penstock/error.hpp>
 
@@ -60,7 +59,7 @@ void locate(BorrowedMemory& memory, nb::handle object, const std::string& argume
     }
     try {
         const Memory found = [&] {
-            const WithoutGil nogil;  // the first question opens the driver
+            const nb::gil_scoped_release nogil;  // the first question opens the driver
             return device_memory(memory.data, memory.bytes);
         }();
         memory.where = found.kind;

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "nanobind.hpp"
-#include "without_gil.hpp"
 
 #include <penstock/progress.hpp>
 
@@ -20,9 +19,8 @@ namespace penstock::python {
 template <typename Work>
 void run_with_reports(Work work) {
     std::optional<nb::python_error> raised;
-    std::optional<WithoutGil> nogil(std::in_place);
     const auto report = [&](const auto& call) {
-        nogil.reset();
+        const nb::gil_scoped_acquire gil;
         bool going = PyErr_CheckSignals() == 0;
         if (going) {
             PyObject* const result = call();
@@ -32,17 +30,16 @@ void run_with_reports(Work work) {
         if (!going) {
             raised.emplace();
         }
-        nogil.emplace();
         return going;
     };
     try {
+        const nb::gil_scoped_release nogil;
         work(report);
     } catch (const Error&) {
         if (!raised) {
             throw;
         }
     }
-    nogil.reset();
     if (raised) {
         throw nb::python_error(std::move(*raised));
     }

@@ -8,7 +8,6 @@
 #include "nanobind.hpp"
 #include "state.hpp"
 #include "store/background/background_saver.hpp"
-#include "without_gil.hpp"
 
 #include <penstock/checkpoint.hpp>
 

@@ -199,6 +199,42 @@ def test_exit_while_daemon_threads_go_on_reading(script):
     assert out == "others work: 8\n"
 
 
+CALLBACKS = {
+    "progress": "penstock.save(STATE, path, progress=lambda done, total: work() or True)",
+    "default": "penstock.save([object()] * 20, path, default=lambda found: work() or 1)",
+    "write": "penstock.save(STATE, Slow())",
+}
+
+
+@pytest.mark.parametrize("call", CALLBACKS.values(), ids=CALLBACKS)
+def test_exit_while_daemon_threads_are_in_callbacks(script, call):
+    """Before 3.14 Python unwinds their stacks, through frames of C++."""
+    child = script(f"""
+        import io, threading, time
+        import penstock
+        STATE = {{str(i): bytes(1000) for i in range(200)}}
+        in_callback = threading.Semaphore(0)
+        def work():
+            in_callback.release()
+            end = time.perf_counter() + 0.002
+            while time.perf_counter() < end:
+                pass
+        class Slow(io.BytesIO):
+            def write(self, piece):
+                work()
+                return len(piece)
+        def calls(path):
+            while True:
+                {call}
+        for number in range(3):
+            threading.Thread(target=calls, args=(f"{{number}}.pt",), daemon=True).start()
+        for _ in range(20):
+            in_callback.acquire()
+        """)
+    _, err = child.communicate(timeout=120)
+    assert (child.returncode, err) == (0, "")
+
+
 def test_handlers_of_the_end_may_read_and_write(script):
     """Those that were registered before penstock run after its own."""
     child = script("""
