@@ -3,6 +3,7 @@
 
 import random
 import resource
+import time
 from collections import OrderedDict
 
 import numpy as np
@@ -226,3 +227,15 @@ def test_what_dtype_and_device_refuse(tmp_path):
             load(device="cpu", map_location="cpu")
         assert same(load(device="cpu", names="model"), load(names="model"))
         assert same(load(device=torch.device("cpu"), names="step"), 7)
+
+
+def test_thousands_of_names_take_about_as_long_as_the_whole_state(tmp_path):
+    state = {f"layer.{i}": torch.full((2,), i) for i in range(6000)} | {"groups": [{"lr": 0.1}]}
+    for load in everywhere(tmp_path, state):
+        start = time.process_time()
+        load()
+        whole_s = time.process_time() - start
+        for names in (list(state), list(state)[:-1]):
+            start = time.process_time()
+            assert same(load(names=names), {name: state[name] for name in names})
+            assert time.process_time() - start < 0.5 + 10 * whole_s

@@ -31,28 +31,86 @@ bool is_row(ValueKind kind) {
     return kind == ValueKind::kList || kind == ValueKind::kTuple;
 }
 
-void add_named(const ValueTree& tree, ValueId id, std::string_view name,
-               std::vector<ValueId>& out) {
-    const Value& v = tree.at(id);
-    const bool dict = format::is_dict(v.kind);
-    if (!dict && !is_row(v.kind)) {
-        return;
+// The values of names. Keys of a value are read once, when the first name leads there, so that
+// thousands of names take no longer than the tree is large.
+class NamedValues {
+public:
+    explicit NamedValues(const ValueTree& tree) : tree_(tree) {}
+
+    std::vector<ValueId> operator()(std::string_view name) {
+        std::vector<ValueId> out;
+        add(tree_.root, name, out);
+        return out;
     }
-    const std::size_t step = dict ? 2 : 1;
-    for (std::size_t i = 0; i + step <= v.items.size(); i += step) {
-        const std::string key = dict ? key_text(tree.at(v.items[i])) : fmt::to_string(i);
-        if (!name.starts_with(key)) {
-            continue;
+
+    // Nothing, or the one value of that name that is no tensor.
+    std::optional<ValueId> part(std::string_view name) {
+        const std::vector<ValueId> found = (*this)(name);
+        if (std::all_of(found.begin(), found.end(), [&](ValueId id) { return is_tensor(id); })) {
+            return std::nullopt;
         }
-        const ValueId item = v.items[i + step - 1];
-        const std::string_view rest = name.substr(key.size());
-        if (!rest.empty() && rest[0] == '.') {  // a step takes a character at least
-            add_named(tree, item, rest.substr(1), out);
-        } else if (rest.empty() && std::find(out.begin(), out.end(), item) == out.end()) {
-            out.push_back(item);
+        return only(name, found);
+    }
+
+    // kInvalidArgument for a name that has several values.
+    [[nodiscard]] ValueId only(std::string_view name, const std::vector<ValueId>& found) const {
+        if (found.size() > 1) {
+            throw Error(
+                ErrorCode::kInvalidArgument, 0, "load", "", kNoOffset,
+                fmt::format("load: names: the state has {} values of the name {} ({}, {}); load "
+                            "the whole state, and take them out of it",
+                            found.size(), format::shown(name), place_of(tree_, found[0]),
+                            place_of(tree_, found[1])));
+        }
+        return found[0];
+    }
+
+private:
+    [[nodiscard]] bool is_tensor(ValueId id) const {
+        return tree_.at(id).kind == ValueKind::kTensor;
+    }
+
+    using Items = std::unordered_map<std::string, std::vector<ValueId>>;
+
+    // A key may have dots of its own: each beginning of the name that ends at one may be a key.
+    void add(ValueId id, std::string_view name, std::vector<ValueId>& out) {
+        const Items& items = items_of(id);
+        if (items.empty()) {
+            return;
+        }
+        for (std::size_t end = 0; end <= name.size(); ++end) {
+            end = std::min(name.find('.', end), name.size());
+            const auto found = items.find(std::string(name.substr(0, end)));
+            if (found == items.end()) {
+                continue;
+            }
+            for (const ValueId item : found->second) {
+                if (end < name.size()) {  // a step takes a character at least
+                    add(item, name.substr(end + 1), out);
+                } else if (std::find(out.begin(), out.end(), item) == out.end()) {
+                    out.push_back(item);
+                }
+            }
         }
     }
-}
+
+    const Items& items_of(ValueId id) {
+        const auto [known, added] = items_.try_emplace(id);
+        const Value& v = tree_.at(id);
+        const bool dict = format::is_dict(v.kind);
+        const std::size_t step = dict ? 2 : 1;
+        if (added && (dict || is_row(v.kind))) {
+            for (std::size_t i = 0; i + step <= v.items.size(); i += step) {
+                known->second[dict ? key_text(tree_.at(v.items[i])) : fmt::to_string(i)].push_back(
+                    v.items[i + step - 1]);
+            }
+        }
+        return known->second;
+    }
+
+    const ValueTree& tree_;
+    std::unordered_map<ValueId, Items> items_;
+};
 
 class Copy {
 public:
@@ -115,30 +173,10 @@ private:
     Subtree out_;
 };
 
-bool is_tensor(const ValueTree& tree, ValueId id) {
-    return tree.at(id).kind == ValueKind::kTensor;
-}
-
-// Nothing, or the one value of that name.
-std::optional<ValueId> value_named(const ValueTree& tree, std::string_view name) {
-    const std::vector<ValueId> found = values_named(tree, name);
-    const bool tensors =
-        std::all_of(found.begin(), found.end(), [&](ValueId id) { return is_tensor(tree, id); });
-    if (found.size() > 1 && !tensors) {
-        throw Error(
-            ErrorCode::kInvalidArgument, 0, "load", "", kNoOffset,
-            fmt::format("load: names: the state has {} values of the name {} ({}, {}); load "
-                        "the whole state, and take them out of it",
-                        found.size(), format::shown(name), place_of(tree, found[0]),
-                        place_of(tree, found[1])));
-    }
-    return found.empty() || tensors ? std::nullopt : std::optional(found[0]);
-}
-
 // A dict of parts of a state, as a tree of its own.
 class Parts {
 public:
-    explicit Parts(const ValueTree& tree) : all_(tree) {
+    explicit Parts(const ValueTree& tree) : all_(tree), named_(tree) {
         for (const StateView& view : views_of(tree)) {
             names_.push_back(view.name);
         }
@@ -148,8 +186,9 @@ public:
     base::Result<Subtree> run(std::span<const std::string_view> wanted) {
         const std::vector<std::string_view> names(names_.begin(), names_.end());
         for (const std::string_view one : wanted) {
-            if (const auto id = value_named(all_, one)) {
-                add(one, *id);
+            const std::vector<ValueId> found = named_(one);
+            if (named_.part(one) || (!found.empty() && !is_pattern(one))) {
+                add(one, named_.only(one, found));
                 continue;
             }
             auto selected = select(names, {&one, 1});
@@ -157,7 +196,7 @@ public:
                 return base::fail(selected.error());
             }
             for (const Selected& tensor : *selected) {
-                add(names[tensor.tensor], values_named(all_, names[tensor.tensor]).at(0));
+                add(names[tensor.tensor], named_(names[tensor.tensor]).at(0));
             }
         }
         return finish();
@@ -167,8 +206,7 @@ public:
     std::optional<Subtree> below(std::string_view name) {
         for (const std::string& tensor : names_) {
             if (is_below(tensor, name)) {
-                add(std::string_view(tensor).substr(name.size() + 1),
-                    values_named(all_, tensor).at(0));
+                add(std::string_view(tensor).substr(name.size() + 1), named_(tensor).at(0));
             }
         }
         return added_.empty() ? std::nullopt : std::optional(finish());
@@ -188,18 +226,13 @@ private:
     Subtree finish() { return subtree_of(all_, all_.add(std::move(root_))); }
 
     ValueTree all_;
+    NamedValues named_;
     Value root_;
     std::vector<std::string> names_;
     std::set<std::string, std::less<>> added_;
 };
 
 }  // namespace
-
-std::vector<ValueId> values_named(const ValueTree& tree, std::string_view name) {
-    std::vector<ValueId> out;
-    add_named(tree, tree.root, name, out);
-    return out;
-}
 
 Subtree subtree_of(const ValueTree& tree, ValueId root) {
     return Copy(tree).run(root);
@@ -208,14 +241,15 @@ Subtree subtree_of(const ValueTree& tree, ValueId root) {
 base::Result<std::optional<Subtree>> named_parts(const ValueTree& tree,
                                                  std::span<const std::string_view> wanted,
                                                  bool one) {
+    NamedValues named(tree);
     const bool any = std::any_of(wanted.begin(), wanted.end(), [&](std::string_view name) {
-        return value_named(tree, name).has_value();
+        return named.part(name).has_value();
     });
     if (one && any) {
-        return subtree_of(tree, *value_named(tree, wanted[0]));
+        return subtree_of(tree, *named.part(wanted[0]));
     }
     if (one) {
-        const bool tensors = is_pattern(wanted[0]) || !values_named(tree, wanted[0]).empty();
+        const bool tensors = is_pattern(wanted[0]) || !named(wanted[0]).empty();
         return tensors ? std::nullopt : Parts(tree).below(wanted[0]);
     }
     if (!any) {

@@ -21,11 +21,6 @@ struct Subtree {
     std::vector<std::uint32_t> storages;  ///< the number that each of its storages had
 };
 
-/// The values that have a name: their keys and indexes joined by dots. Several for {"a": {"b": 1},
-/// "a.b": 2}.
-[[nodiscard]] std::vector<format::ValueId> values_named(const format::ValueTree& tree,
-                                                        std::string_view name);
-
 /// The value and what is below it, with the storages of its tensors.
 [[nodiscard]] Subtree subtree_of(const format::ValueTree& tree, format::ValueId root);
 
