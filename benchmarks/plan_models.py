@@ -149,6 +149,7 @@ CONFIGS = {
         num_decoder_layers=5,
         feed_forward_proj="gated-gelu",
     ),
+    "t5, encoder alone": dict(model_type="t5", architectures=["T5EncoderModel"], num_layers=3, num_decoder_layers=5),
     "gpt-oss-120b": dict(model_type="gpt_oss"),
     "deepseek-v3": dict(model_type="deepseek_v3"),
     "deepseek, whole queries": dict(

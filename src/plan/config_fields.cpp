@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -276,7 +277,9 @@ std::vector<std::uint64_t> ConfigFields::whole_numbers(std::string_view name) {
 }
 
 void ConfigFields::assume(std::string line) {
-    assumed_.push_back(std::move(line));
+    if (std::find(assumed_.begin(), assumed_.end(), line) == assumed_.end()) {
+        assumed_.push_back(std::move(line));
+    }
 }
 
 void ConfigFields::refuse(std::string message) {

@@ -54,7 +54,7 @@ public:
     std::string text(std::string_view name, std::string_view fallback);
     std::vector<std::uint64_t> whole_numbers(std::string_view name);
 
-    void assume(std::string line);
+    void assume(std::string line);  ///< once, however often it is said
     void refuse(std::string message);
     /// The first thing that was wrong; empty if nothing was.
     [[nodiscard]] const std::string& wrong() const { return wrong_; }

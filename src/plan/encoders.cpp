@@ -178,6 +178,13 @@ void describe_t5_stack(ArchitectureBuilder& out, const T5Shape& shape, std::uint
     out.vector(layers_from(first + count - 1, 1), stack + "final_layer_norm.weight", shape.hidden);
 }
 
+// The classes without a decoder; their configs have num_decoder_layers all the same.
+bool is_encoder_alone(ConfigFields& fields) {
+    const std::string name =
+        architecture_named(fields, "a model with a head for tokens was assumed");
+    return name == "T5EncoderModel" || name == "T5ForTokenClassification";
+}
+
 void t5(ConfigFields& fields, ArchitectureBuilder& out) {
     const std::uint64_t vocabulary = fields.dimension({"vocab_size"}, 32128);
     T5Shape shape;
@@ -188,7 +195,8 @@ void t5(ConfigFields& fields, ArchitectureBuilder& out) {
     shape.buckets = fields.dimension({"relative_attention_num_buckets"}, 32);
     shape.gated = fields.text("feed_forward_proj", "relu").starts_with("gated-");
     const std::uint64_t encoder = fields.dimension({"num_layers"}, 6, 1, kLayersMax / 2);
-    const std::uint64_t decoder = fields.derived({"num_decoder_layers"}, encoder);
+    const bool alone = is_encoder_alone(fields);
+    const std::uint64_t decoder = alone ? 0 : fields.derived({"num_decoder_layers"}, encoder);
     if (decoder > kLayersMax / 2) {
         fields.refuse("num_decoder_layers is " + std::to_string(decoder) + "; expected at most " +
                       std::to_string(kLayersMax / 2));
@@ -198,6 +206,9 @@ void t5(ConfigFields& fields, ArchitectureBuilder& out) {
     out.set_layers(encoder + decoder);
     out.matrix(kFirst, "shared.weight", vocabulary, shape.hidden, rows);
     describe_t5_stack(out, shape, 0, encoder, false);
+    if (alone) {
+        return;
+    }
     describe_t5_stack(out, shape, encoder, decoder, true);
     if (has_token_head(fields) && !is_tied(fields, true)) {
         out.matrix(kLast, "lm_head.weight", vocabulary, shape.hidden, rows);

@@ -64,6 +64,14 @@ TEST(PlanModel, EachTypeIsAModelWithTransformersDefaults) {
     }
 }
 
+// transformers 5.23 counts the same.
+TEST(PlanModel, CountsNoDecoderWhereTheClassHasNone) {
+    EXPECT_EQ(read_model(R"({"model_type": "t5", "architectures": ["T5EncoderModel"]})").parameters,
+              35'330'816U);
+    EXPECT_EQ(read_model(R"({"model_type": "t5", "architectures": ["T5Model"]})").parameters,
+              60'506'624U);
+}
+
 TEST(PlanModel, SaysWhatItAssumed) {
     const ModelParameters model = read_model(
         R"({"model_type": "mistral", "hidden_size": 4096, "vocab_size": 32000,
