@@ -14,11 +14,10 @@ The compiled part does all of that (docs/formats.md has the bytes). This module 
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -41,7 +40,6 @@ _SAFETENSORS = {name: ours for ours, name in _TORCH.items()}
 FLOATS = ("float64", "float32", "float16", "bfloat16")  # types that a load converts, and converts to
 
 INDEX = ".safetensors.index.json"
-_NESTED = "a nested tensor cannot be saved; save its parts (a list of what its unbind() gives)"
 _SHARD_BYTES = 5_000_000_000  # the default of Hugging Face's writers
 
 
@@ -163,24 +161,7 @@ def _image_of(obj: Any, f: str | os.PathLike[str], metadata: dict[str, str] | No
     if metadata is not None:
         raise ValueError("save: metadata: a .pt has none; put it into the state, or save to a .safetensors")
     stem = os.path.basename(path).rsplit(".", 1)[0]
-    with named_in(obj):
-        return path, _format.image_of_state(obj, stem if stem.isidentifier() else "archive", default)
-
-
-@contextlib.contextmanager
-def named_in(obj: Any) -> Iterator[None]:
-    """Adds the place in the state to torch's error about a nested tensor."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "Nested" not in str(error):
-            raise
-        from penstock import _into
-
-        for _, place, tensor in _into.tensors(obj):
-            if tensor.is_nested:
-                raise TypeError(f"save: state{place}: {_NESTED}") from None
-        raise
+    return path, _format.image_of_state(obj, stem if stem.isidentifier() else "archive", default)
 
 
 def _metadata(metadata: dict[str, str] | None) -> dict[str, str]:
@@ -192,8 +173,7 @@ def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, default: An
         raise TypeError("save: f: this is a text file; open it with 'wb'")
     if metadata is not None:
         raise ValueError("save: metadata: a .pt has none; put it into the state, or save to the path of a .safetensors")
-    with named_in(obj):
-        image = _format.image_of_state(obj, "archive", default)
+    image = _format.image_of_state(obj, "archive", default)
 
     def write(piece: memoryview) -> None:
         rest = memoryview(piece)
@@ -240,7 +220,9 @@ def torch_row(name: str, tensor: Any) -> tuple[tuple[str, str, list[int], int, A
     """A row (name, type, shape, address and owner of the bytes) and an extent (device, address and size of memory)."""
     torch = _torch()
     if tensor.is_nested:
-        raise TypeError(f"save: state[{shown(name)}]: {_NESTED}")
+        raise TypeError(
+            f"save: state[{shown(name)}]: a nested tensor cannot be saved; save its parts (what its unbind() gives)"
+        )
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout is not torch.strided or dtype not in _SAFETENSORS:
         raise TypeError(

@@ -138,8 +138,7 @@ class CheckpointStore:
         step, rows = _arguments.step("save", step, state), _arguments.metadata("save", metadata, self._metric)
         _state.check_default("save", default)
         began = time.perf_counter()
-        with _state.named_in(state):
-            info = self._store.save(state, step, bool(pinned), rows, default, reporter(progress, "save"))
+        info = self._store.save(state, step, bool(pinned), rows, default, reporter(progress, "save"))
         _log.saved(info, began)
         return info
 
@@ -161,8 +160,7 @@ class CheckpointStore:
         rows = _arguments.metadata("save_async", metadata, self._metric)
         _state.check_default("save_async", default)
         report = reporter(progress, "save")
-        with _state.named_in(state):
-            pending = self._store.save_async(state, step, bool(pinned), rows, default, bool(copy), report)
+        pending = self._store.save_async(state, step, bool(pinned), rows, default, bool(copy), report)
         _log.watch(pending, f"step {step}")
         return pending
 
@@ -171,8 +169,7 @@ class CheckpointStore:
     ) -> _core.PendingSave[_core.CheckpointInfo]:
         """save_async() that copies everything but the memory at `unchanging`: (address, bytes)."""
         step = _arguments.step("save", step, state)
-        with _state.named_in(state):
-            return self._store.save_async(state, step, False, [], None, unchanging, None)
+        return self._store.save_async(state, step, False, [], None, unchanging, None)
 
     def latest(self) -> _core.CheckpointInfo | None:
         """The newest checkpoint with a valid manifest and all its files, or None. A RuntimeWarning says why newer ones

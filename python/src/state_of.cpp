@@ -161,7 +161,8 @@ private:
     ValueId composed(nb::handle o, int depth) {
         PyObject* p = o.ptr();
         if (is(o, tensor_) || is(o, parameter_)) {
-            return tensor(o);
+            const std::string wrong = wrong_with_tensor(o);
+            return wrong.empty() ? tensor(o) : instead(o, depth, wrong);
         }
         if (PyDict_CheckExact(p) || is(o, ordered_) || is(o, default_) || is(o, counter_)) {
             return dict(o, depth);
@@ -190,25 +191,30 @@ private:
             return add(ValueKind::kDevice, text(o));
         }
         if (is_kind_of(o, scalar_) || is(o, array_)) {
-            return numpy(o);
+            const std::string wrong = wrong_with_numpy(o);
+            return wrong.empty() ? numpy(o) : instead(o, depth, wrong);
         }
         if (is(o, pickled_)) {
             return add(ValueKind::kPickled, raw(nb::object(o.attr("data"))));
         }
-        if (!other_.is_none()) {
-            return instead(o, depth);
-        }
-        if (is_kind_of(o, tensor_)) {
+        if (other_.is_none() && is_kind_of(o, tensor_)) {
             static_cast<void>(o.attr("data_ptr")());  // a weight that is not in memory says so
         }
-        refuse("a " + type_text(o) +
-               " cannot be saved: save tensors, numbers, strings, bytes and containers of them "
-               "(an object's state_dict() is one), or give default=, which makes such of it "
-               "(default=penstock.Pickled pickles it)");
+        return instead(o, depth,
+                       "a " + type_text(o) +
+                           " cannot be saved: save tensors, numbers, strings, bytes and "
+                           "containers of them (an object's state_dict() is one)");
     }
 
-    // The result may be such an object again: the limit on depth ends that.
-    ValueId instead(nb::handle o, int depth) {
+    // What default makes of an object that a state cannot hold, or `why` it cannot. The result may
+    // be such an object again: the limit on depth ends that.
+    ValueId instead(nb::handle o, int depth, const std::string& why) {
+        if (other_.is_none()) {
+            refuse(
+                why +
+                ", or give default=, which makes what can be saved of it (default=penstock.Pickled "
+                "pickles it)");
+        }
         const nb::object made = other_(o);
         if (made.is(o)) {
             refuse("default gave back the " + type_text(o) +
@@ -354,7 +360,8 @@ private:
         return add(ValueKind::kDtype, name);
     }
 
-    const format::TorchType& type_of(nb::handle tensor) {
+    // Null for a type that a state cannot hold.
+    const format::TorchType* type_of(nb::handle tensor) {
         static const Name kDtype("dtype");
         const nb::object dtype = get(tensor, kDtype);
         const auto [known, fresh] = types_.try_emplace(dtype.ptr(), nullptr);
@@ -362,10 +369,7 @@ private:
             keep_.push_back(dtype);
             known->second = format::torch_type_named(text(dtype).substr(6));
         }
-        if (known->second == nullptr) {
-            refuse("a tensor of " + text(dtype) + " cannot be saved");
-        }
-        return *known->second;
+        return known->second;
     }
 
     static std::vector<std::uint64_t> numbers(nb::handle tuple) {
@@ -381,25 +385,43 @@ private:
         return out;
     }
 
-    ValueId tensor(nb::handle o) {
+    // Empty for a tensor that a state can hold.
+    std::string wrong_with_tensor(nb::handle o) {
         static const Name kLayout("layout");
+        static const Name kDict("__dict__");
+        static const Name kIsNested("is_nested");
+        static const Name kIsMeta("is_meta");
+        if (truth(get(o, kIsNested))) {
+            return "a nested tensor cannot be saved; save its parts (what its unbind() gives)";
+        }
+        if (!get(o, kLayout).is(strided_)) {
+            return "a tensor of layout " + text(get(o, kLayout)) +
+                   " cannot be saved; save its dense form, or its parts";
+        }
+        if (nb::len(get(o, kDict)) > 0) {
+            return "the tensor has attributes of its own (" + shown(get(o, kDict)) +
+                   "), which would be lost; save them next to it";
+        }
+        if (type_of(o) == nullptr) {
+            return "a tensor of " + text(nb::object(o.attr("dtype"))) +
+                   " cannot be saved; save it as another type";
+        }
+        if (truth(get(o, kIsMeta))) {
+            return "the tensor is on the meta device and has no data; give one that has (load it "
+                   "first)";
+        }
+        return {};
+    }
+
+    ValueId tensor(nb::handle o) {
         static const Name kShape("shape");
         static const Name kStride("stride");
         static const Name kOffset("storage_offset");
         static const Name kRequiresGrad("requires_grad");
         static const Name kConjugated("is_conj");
         static const Name kNegated("is_neg");
-        static const Name kDict("__dict__");
-        if (!get(o, kLayout).is(strided_)) {
-            refuse("a tensor of layout " + text(get(o, kLayout)) +
-                   " cannot be saved; save its dense form, or its parts");
-        }
-        if (nb::len(get(o, kDict)) > 0) {
-            refuse("the tensor has attributes of its own (" + shown(get(o, kDict)) +
-                   "), which would be lost; save them next to it");
-        }
         format::TensorValue t;
-        t.type = type_of(o).type;
+        t.type = type_of(o)->type;
         t.storage = storage(o);
         t.shape = numbers(get(o, kShape));
         t.strides = numbers(call(o, kStride));
@@ -433,11 +455,6 @@ private:
         format::StorageValue value;
         // A device's text takes longer than all the rest.
         value.location = truth(get(tensor, kIsCpu)) ? "cpu" : text(get(own, kDevice));
-        if (value.location == "meta") {
-            refuse(
-                "the tensor is on the meta device and has no data; give one that has (load it "
-                "first)");
-        }
         keep_.push_back(own);  // its address stays its own
         StorageMemory memory;
         memory.bytes = nb::cast<std::size_t>(call(own, kBytes));
@@ -496,20 +513,26 @@ private:
         return raw(type[1] == 'S' ? nb::borrow(o) : nb::object(o.attr("tobytes")()));
     }
 
-    ValueId numpy(nb::handle o) {
+    // Empty for an array or a scalar that a state can hold.
+    std::string wrong_with_numpy(nb::handle o) {
         const nb::object dtype = o.attr("dtype");
         const std::string type = text(nb::object(dtype.attr("str")));
         if (!format::numpy_item_bytes(type)) {
-            refuse("NumPy data of the type " + type + " cannot be saved");
+            return "NumPy data of the type " + type + " cannot be saved; save it as another type";
         }
         if (!nb::object(dtype.attr("metadata")).is_none()) {
-            refuse("its NumPy type has metadata (" + shown(dtype.attr("metadata")) +
-                   "), which would be lost; save them next to it");
+            return "its NumPy type has metadata (" + shown(dtype.attr("metadata")) +
+                   "), which would be lost; save them next to it";
         }
+        if (!is(o, array_) && !o.type().is(nb::object(dtype.attr("type")))) {
+            return "a " + type_text(o) + " cannot be saved: save the NumPy scalar that it is";
+        }
+        return {};
+    }
+
+    ValueId numpy(nb::handle o) {
+        const std::string type = text(nb::object(o.attr("dtype").attr("str")));
         if (!is(o, array_)) {
-            if (!o.type().is(nb::object(dtype.attr("type")))) {
-                refuse("a " + type_text(o) + " cannot be saved: save the NumPy scalar that it is");
-            }
             const ValueId id = add(ValueKind::kNumpyScalar, type);
             state_.tree.values[id].data = numpy_data(o, type);
             return id;
@@ -547,45 +570,6 @@ private:
 };
 
 }  // namespace
-
-bool place_on_gpu(StorageMemory& memory, std::uintptr_t address) {
-    if (torch_has_rocm()) {
-        return false;
-    }
-    try {
-        const Memory there = device_memory(reinterpret_cast<void*>(address), memory.bytes);
-        memory.where = there.kind;
-        memory.device = there.device;
-        return true;
-    } catch (const Error& error) {
-        // torch copies for a driver that is too old for us. In the child of a fork nothing does.
-        if (error.reason() != ErrorCode::kUnsupported ||
-            std::string_view(error.what()).find("forked") != std::string_view::npos) {
-            throw;
-        }
-        return false;
-    }
-}
-
-std::vector<StreamHandle> streams_of(const std::vector<StorageMemory>& storages) {
-    std::vector<Memory> memory;
-    for (const StorageMemory& storage : storages) {
-        memory.push_back(to_write(storage.memory()));
-    }
-    return streams_of(memory);
-}
-
-std::vector<StreamHandle> streams_of(std::span<const Memory> memory) {
-    std::vector<StreamHandle> out;
-    for (const Memory& one : memory) {
-        if (one.kind == MemoryKind::kDevice && one.bytes != 0 &&
-            std::none_of(out.begin(), out.end(),
-                         [&](const StreamHandle& stream) { return stream.device == one.device; })) {
-            out.push_back(torch_stream(one.device));
-        }
-    }
-    return out;
-}
 
 State state_of(nb::handle object, nb::handle other, bool together) {
     State made = Builder(other, together).run(object);

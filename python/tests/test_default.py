@@ -8,6 +8,7 @@ import pathlib
 import re
 from collections import OrderedDict, namedtuple
 
+import numpy as np
 import penstock
 import pytest
 
@@ -75,6 +76,32 @@ def test_it_is_called_for_nothing_else(tmp_path):
         called.clear()
         save(state, default=lambda value: called.append(value) or "p")
         assert called == [pathlib.Path("q")]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_it_is_called_for_tensors_and_arrays_that_a_state_cannot_hold(tmp_path):
+    attributes = torch.ones(2)
+    attributes.scale = 0.5
+    pair = [torch.ones(2), torch.ones(3)]
+    found = [
+        torch.eye(3).to_sparse(),
+        torch.eye(3).to_sparse_csr(),
+        torch.empty(2, device="meta"),
+        torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+        torch.nested.nested_tensor(pair),
+        torch.nested.nested_tensor(pair, layout=torch.jagged),
+        attributes,
+        np.array([1, None], dtype=object),
+        np.zeros(2, dtype=[("a", "i4")]),
+        np.array(["2020"], dtype="M8[D]"),
+    ]
+    for save, load in saves(tmp_path):
+        for one in found:
+            with pytest.raises(TypeError, match=r"state\['a'\]\[0\]: .*, or give default="):
+                save({"a": [one]})
+            called = []
+            save({"a": [one]}, default=lambda value, called=called: called.append(value) or 7)
+            assert called[0] is one and load() == {"a": [7]}
 
 
 def test_what_it_raises_ends_the_call(tmp_path):
