@@ -347,14 +347,11 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
                 out[name] = made[after[name]]
             if dtype is not None:
                 out[name] = _load.converted(out[name], dtype)
-        if map_location is None:
-            return out
-        torch = _state._torch()
-        for name, tensor in out.items():
+        for name, tensor in out.items() if map_location is not None else ():
             storage = _state._located(tensor.untyped_storage(), "cpu", map_location, self.info.path)
-            there = torch.empty(0, dtype=tensor.dtype, device=storage.device)
-            out[name] = there.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
-        return out
+            out[name] = _load.view_of(storage, tensor)
+        saved = {name: view for name, _, view in found if view is not None}
+        return {name: _load.as_saved(tensor, saved[name]) if name in saved else tensor for name, tensor in out.items()}
 
     def _views(self) -> tuple[_Skeleton, list[_into.Row]]:
         """The tensors of the state, without their data."""

@@ -344,6 +344,15 @@ def sliced(view: Any, index: Any, name: str) -> Any:
         ) from None
 
 
+def as_saved(tensor: Any, view: Any) -> Any:
+    """A Parameter, and what requires a gradient, as in the state; not a part of one."""
+    if tensor.shape != view.shape:
+        return tensor
+    if isinstance(view, _torch().nn.Parameter):
+        return _torch().nn.Parameter(tensor, view.requires_grad)
+    return tensor.requires_grad_(view.requires_grad)
+
+
 # ---- .pt
 
 
@@ -393,8 +402,10 @@ def _load_some_of_pt(
         locations = [source.rows[wish.item][1] for wish in wishes]
         devices = [_state.gpu_of(location, map_location) for location in locations]
         out = _fetch(source, wishes, mapped, report, devices=devices)
-        called = [found[i][0] for i in selection]
-        return _named(called, out, dtype, lambda i, t: _placed(t, map_location, source.path, locations[i]))
+        called, whole = [found[i][0] for i in selection], [found[i][2] for i in selection]
+        return _named(
+            called, out, dtype, lambda i, t: as_saved(_placed(t, map_location, source.path, locations[i]), whole[i])
+        )
     _into.check_kind(into, (dict, list, tuple, _torch().Tensor))
     arrays = [] if names is not None else _into.arrays(state, source.path, into)
     given = list(_into.tensors(into))

@@ -239,3 +239,19 @@ def test_thousands_of_names_take_about_as_long_as_the_whole_state(tmp_path):
             start = time.process_time()
             assert same(load(names=names), {name: state[name] for name in names})
             assert time.process_time() - start < 0.5 + 10 * whole_s
+
+
+def test_a_tensor_of_a_name_is_the_parameter_that_was_saved(tmp_path):
+    def of(tensor):
+        return type(tensor), tensor.requires_grad
+
+    weight = torch.nn.Parameter(torch.arange(4.0))
+    frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    state = {"w": weight, "f": frozen, "g": torch.ones(2, requires_grad=True), "t": torch.ones(2), "sub": {"w": weight}}
+    for load in everywhere(tmp_path, state):
+        for names in (["w", "f", "g", "t"], ["w", "f", "g", "t", "sub"], "?"):
+            for how in ({}, {"map_location": "cpu"}):
+                found = load(names=names, **how)
+                assert [of(found[name]) for name in "wfgt"] == [of(state[name]) for name in "wfgt"]
+        assert of(load(names="w")) == of(weight)
+        assert of(load(names={"w": slice(0, 2)})["w"]) == (torch.Tensor, False)
