@@ -89,7 +89,7 @@ def _storages_of(optimizers: Iterable[Any]) -> list[tuple[int, int]]:
 
     def add(tensor: Any) -> None:
         storage = tensor.untyped_storage()
-        if storage.device.type == "cpu" and storage.nbytes():
+        if storage.device.type == "cpu" and tensor.data_ptr():  # what wraps other tensors (DTensor) has no address
             found[storage.data_ptr()] = storage.nbytes()
 
     for optimizer in optimizers:

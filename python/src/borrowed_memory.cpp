@@ -104,6 +104,14 @@ void check_torch(nb::handle tensor, const std::string& argument) {
     }
 }
 
+// A subclass of a tensor may wrap others, as torch's DTensor does.
+void refuse_null(const BorrowedMemory& memory, nb::handle object, const std::string& argument) {
+    if (memory.data == nullptr && memory.bytes != 0) {
+        raise_value(argument + ": this " + type_text(object) +
+                    " has no memory of its own; give the tensor that it wraps");
+    }
+}
+
 // Kept with the tensor is its storage of now: `tensor.data = other` would let it go while it is in
 // use.
 BorrowedMemory borrow_torch(nb::handle tensor, const std::string& argument, const Reach& reach) {
@@ -123,10 +131,7 @@ BorrowedMemory borrow_torch(nb::handle tensor, const std::string& argument, cons
     const std::uint64_t address = number(call(tensor, data_ptr));
     memory.data = reinterpret_cast<std::byte*>(address);
     memory.bytes = number(get(tensor, nbytes));
-    if (memory.data == nullptr && memory.bytes != 0) {
-        raise_value(argument + ": this " + type_text(tensor) +
-                    " has no memory of its own; give the tensor that it wraps");
-    }
+    refuse_null(memory, tensor, argument);
     memory.keep.share = call(tensor, storage);
     const std::uint64_t begin = number(call(memory.keep.share, data_ptr));
     const std::uint64_t storage_bytes = number(call(memory.keep.share, nbytes));
@@ -248,7 +253,9 @@ BorrowedMemory borrow_any(nb::handle object, const std::string& argument, const 
         return memory;
     }
     if (nb::hasattr(object, "__dlpack__") && nb::hasattr(object, "__dlpack_device__")) {
-        return borrow_dlpack(object, argument, reach);
+        memory = borrow_dlpack(object, argument, reach);
+        refuse_null(memory, object, argument);
+        return memory;
     }
     if (nb::hasattr(object, "__cuda_array_interface__")) {
         return borrow_cuda_array(object, argument, reach);

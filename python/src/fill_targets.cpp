@@ -74,7 +74,13 @@ void refuse_past_storage(nb::handle tensor, const std::string& what) {
         if (!error.matches(PyExc_RuntimeError)) {
             throw;
         }
-        return;  // a subclass that has an address of its own, and no storage
+        // A subclass without a storage: it has an address of its own, or wraps other tensors.
+        if (number(call(tensor, data_ptr)) == 0) {
+            raise_value(what + " is a " + type_text(tensor) +
+                        ", which has no memory of its own; give the tensor that it wraps "
+                        "(to_local() or full_tensor() of a DTensor)");
+        }
+        return;
     }
     const std::uint64_t bytes = number(call(storage, nbytes));
     const std::uint64_t first = number(call(tensor, data_ptr));
