@@ -33,8 +33,7 @@ std::string_view usual_cure(int system_errno, std::string_view path) {
         case ENOENT:
             return is_url(path) ? "only local paths are opened, no URL (scheme://...): copy it to "
                                   "a local disk first"
-                                : "check the path: a write makes a missing file, but no missing "
-                                  "folder";
+                                : "check the path, and that its folder is there";
         case ESPIPE:
             return "it has no offsets to read or write at (a pipe, or a file of /proc or /sys)";
         case EACCES:
