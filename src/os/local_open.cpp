@@ -55,11 +55,16 @@ struct Opened {
     struct stat named {};  ///< of the path just before; st_mode 0 where there was nothing
 };
 
+// Never 0, 1 or 2, which are free in a process without standard input and output: what it prints
+// would be written into the file.
 UniqueFd open_retrying(const char* path, int flags) {
     while (true) {
-        const int fd = ::open(path, flags, 0666);
-        if (fd >= 0 || errno != EINTR) {
-            return UniqueFd(fd);
+        UniqueFd fd(::open(path, flags, 0666));
+        if (fd && fd.get() <= STDERR_FILENO) {
+            return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+        }
+        if (fd || errno != EINTR) {
+            return fd;
         }
     }
 }

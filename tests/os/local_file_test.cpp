@@ -227,6 +227,18 @@ TEST_F(LocalFileTest, FollowsALinkToAFileThatIsNotThere) {
     EXPECT_TRUE(std::filesystem::exists(folder_ / "target"));
 }
 
+// A process without standard input and output must not print into a file.
+TEST_F(LocalFileTest, IsNeverADescriptorOfStandardInputOrOutput) {
+    const base::UniqueFd kept(::dup(STDIN_FILENO));
+    ::close(STDIN_FILENO);
+    const auto file = open(folder_ / "f", kNew);
+    const int is_free = ::fcntl(STDIN_FILENO, F_GETFD);
+    ASSERT_EQ(::dup2(kept.get(), STDIN_FILENO), STDIN_FILENO);
+    EXPECT_EQ(is_free, -1);
+    EXPECT_GT(file->descriptor(Lane::kBuffered), STDERR_FILENO);
+    EXPECT_NE(::fcntl(file->descriptor(Lane::kBuffered), F_GETFD) & FD_CLOEXEC, 0);
+}
+
 TEST_F(LocalFileTest, ErrorsNameOperationPathAndCure) {
     EXPECT_THAT(open_error(folder_ / "none", {}).describe(),
                 AllOf(HasSubstr("open '" + folder_ / "none'"), HasSubstr("No such file"),
