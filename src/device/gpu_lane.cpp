@@ -3,6 +3,7 @@
 
 #include "base/clock.hpp"
 #include "base/units.hpp"
+#include "device/pinned_pages.hpp"
 #include "os/limits.hpp"
 
 #include <fmt/format.h>
@@ -75,10 +76,9 @@ Result<std::unique_ptr<PinnedBytes>> PinnedBytes::make(std::int32_t device, std:
         // A child of a fork has not got it: it would share pages that a device reads.
         PENSTOCK_TRY(block, memory::Block::make(bytes, {.keep_on_fork = false}));
         const Current current(*calls, context);
-        const CUresult result =
-            current.result() == CUDA_SUCCESS
-                ? calls->cuMemHostRegister(block.data(), block.size(), CU_MEMHOSTREGISTER_PORTABLE)
-                : current.result();
+        const CUresult result = current.result() == CUDA_SUCCESS
+                                    ? pin_pages(*calls, block.data(), block.size())
+                                    : current.result();
         if (result != CUDA_SUCCESS) {
             base::Error error =
                 refused(*calls, result, "cuMemHostRegister",
@@ -99,7 +99,7 @@ Result<std::unique_ptr<PinnedBytes>> PinnedBytes::make(std::int32_t device, std:
 
 PinnedBytes::~PinnedBytes() {
     if (is_pinned_ && may_call_driver()) {
-        end_in(driver_, context_, [&] { driver_.cuMemHostUnregister(block_.data()); });
+        end_in(driver_, context_, [&] { unpin_pages(driver_, block_.data()); });
     }
 }
 

@@ -6,6 +6,7 @@
 #include "base/units.hpp"
 #include "device/context.hpp"
 #include "device/copy_streams.hpp"
+#include "device/pinned_pages.hpp"
 #include "os/limits.hpp"
 
 #include <fmt/format.h>
@@ -30,7 +31,8 @@ constexpr std::uint64_t kLooksPerQueue = 4;
 // The end of a mover waits so long for copies; a GPU that takes longer does not answer any more.
 constexpr base::Nanos kPatience = 10'000'000'000;
 
-// A context that cannot be made current so often in a row is gone, and took its copies with it.
+// A driver that refuses so often in a row to say how far copies are, or to make their context
+// current, has lost its GPU, and with it the copies. A single refusal says nothing of them.
 constexpr std::uint32_t kRefusalsMax = 16;
 
 constexpr int kStepShift = 16;
@@ -113,8 +115,7 @@ Result<std::unique_ptr<GpuMover>> GpuMover::make(std::int32_t device, const base
     });
 }
 
-// Memory must not stay registered after it is unmapped: what is mapped there next would be taken
-// for it. So what is refused is tried again.
+// What is refused is tried again, for memory must not stay registered.
 GpuMover::~GpuMover() {
     if (abandoned_ || !may_call_driver()) {
         return;
@@ -139,9 +140,7 @@ GpuMover::~GpuMover() {
             }
         }
         for (void* memory : pinned_) {
-            if (driver_.cuMemHostUnregister(memory) != CUDA_SUCCESS) {
-                driver_.cuMemHostUnregister(memory);
-            }
+            unpin_pages(driver_, memory);
         }
         return;
     }
@@ -174,7 +173,7 @@ Result<memory::Block> GpuMover::slot_memory(std::uint64_t bytes) {
         const Current current(driver_, context_);
         CUresult result = current.result();
         if (result == CUDA_SUCCESS) {
-            result = register_memory(block);
+            result = pin_pages(driver_, block.data(), block.size());
         }
         if (result != CUDA_SUCCESS) {
             return base::fail(not_pinned(driver_, result, bytes, device_));
@@ -182,19 +181,6 @@ Result<memory::Block> GpuMover::slot_memory(std::uint64_t bytes) {
         pinned_.push_back(block.data());
         return block;
     });
-}
-
-CUresult GpuMover::register_memory(const memory::Block& block) {
-    const auto try_it = [&] {
-        return driver_.cuMemHostRegister(block.data(), block.size(), CU_MEMHOSTREGISTER_PORTABLE);
-    };
-    const CUresult result = try_it();
-    if (result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
-        return result;
-    }
-    // The block is new, so this is what others mapped there and unmapped without taking it back.
-    driver_.cuMemHostUnregister(block.data());
-    return try_it();
 }
 
 void GpuMover::fail(Move& move, Step step, CUresult result) {
@@ -330,17 +316,20 @@ CUresult GpuMover::hand_over(Lane& lane, bool to_device) {
 }
 
 // An event that fails says nothing of its copy, which may still use the slot; then the stream is
-// asked. `seen` gets the first error. Two in a row: the GPU or its context is gone, with all
-// copies.
-CUresult GpuMover::ask(const Lane& lane, Flight& flight, CUresult& seen) const {
+// asked. `seen` gets the first error.
+CUresult GpuMover::ask(Lane& lane, Flight& flight, CUresult& seen) const {
+    CUresult result = CUDA_ERROR_NOT_READY;
     if (flight.recorded) {
-        seen = driver_.cuEventQuery(flight.event);
-        if (seen == CUDA_SUCCESS || seen == CUDA_ERROR_NOT_READY) {
-            return seen;
-        }
-        flight.recorded = false;
+        result = driver_.cuEventQuery(flight.event);
+        flight.recorded = result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY;
+        seen = result;
     }
-    return driver_.cuStreamQuery(lane.stream);
+    if (!flight.recorded) {
+        result = driver_.cuStreamQuery(lane.stream);
+    }
+    const bool says = result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY;
+    lane.refusals = says ? 0 : lane.refusals + 1;
+    return lane.refusals == 0 || lane.refusals >= kRefusalsMax ? result : CUDA_ERROR_NOT_READY;
 }
 
 base::Fifo<Move> GpuMover::reap() {

@@ -57,8 +57,9 @@ private:
     };
     struct Lane {
         cuda::CUstream stream = nullptr;
-        base::Fifo<Flight> out;   ///< in the order of the stream
-        std::uint64_t bytes = 0;  ///< of them all
+        base::Fifo<Flight> out;      ///< in the order of the stream
+        std::uint64_t bytes = 0;     ///< of them all
+        std::uint32_t refusals = 0;  ///< in a row, to say how far its copies are
         CopyRate rate;
     };
     /// Pieces that go to the driver in one call.
@@ -74,12 +75,11 @@ private:
 
     GpuMover(const Driver& driver, cuda::CUcontext context, std::int32_t device,
              const base::Clock& clock);
-    [[nodiscard]] cuda::CUresult register_memory(const memory::Block& block);
     [[nodiscard]] Lane& lane_of(const engine::Move& move);
     [[nodiscard]] cuda::CUresult take_flight(Flight*& flight);
     [[nodiscard]] cuda::CUresult copy(Lane& lane, engine::Move& move, bool& queued);
     [[nodiscard]] cuda::CUresult hand_over(Lane& lane, bool to_device);
-    [[nodiscard]] cuda::CUresult ask(const Lane& lane, Flight& flight, cuda::CUresult& seen) const;
+    [[nodiscard]] cuda::CUresult ask(Lane& lane, Flight& flight, cuda::CUresult& seen) const;
     void reap(Lane& lane, cuda::CUresult context, base::Fifo<engine::Move>& done);
     [[nodiscard]] bool wait_until_idle();
     static void fail(engine::Move& move, Step step, cuda::CUresult result);

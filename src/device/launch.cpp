@@ -5,6 +5,7 @@
 #include "base/clock.hpp"
 #include "base/units.hpp"
 #include "device/context.hpp"
+#include "device/pinned_pages.hpp"
 #include "kernels/kept_ptx.hpp"
 
 #include <fmt/format.h>
@@ -168,14 +169,13 @@ Result<PinnedRange> PinnedRange::make(std::int32_t device, std::byte* memory, st
     CUdeviceptr address = 0;
     if (result == CUDA_SUCCESS) {
         call = "cuMemHostRegister";
-        result = calls->cuMemHostRegister(
-            memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+        result = pin_pages(*calls, memory, bytes, CU_MEMHOSTREGISTER_DEVICEMAP);
     }
     if (result == CUDA_SUCCESS) {
         call = "cuMemHostGetDevicePointer";
         result = calls->cuMemHostGetDevicePointer(&address, memory, 0);
         if (result != CUDA_SUCCESS) {
-            calls->cuMemHostUnregister(memory);
+            unpin_pages(*calls, memory);
         }
     }
     if (result != CUDA_SUCCESS) {
@@ -200,8 +200,7 @@ void PinnedRange::unpin() noexcept {
         return;
     }
     if (const auto context = primary_context(*calls, device_)) {
-        const Current current(*calls, *context);
-        calls->cuMemHostUnregister(memory_);
+        end_in(*calls, *context, [&] { unpin_pages(*calls, memory_); });
     }
     memory_ = nullptr;
 }

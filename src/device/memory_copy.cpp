@@ -13,6 +13,7 @@
 #include "base/units.hpp"
 #include "device/context.hpp"
 #include "device/driver.hpp"
+#include "device/pinned_pages.hpp"
 #include "device/pointer.hpp"
 #include "device/stream_order.hpp"
 
@@ -328,6 +329,10 @@ PinnedMemory::PinnedMemory(std::span<std::byte> memory, std::int32_t device) : d
         result =
             driver->cuMemHostRegister(memory.data(), memory.size(), CU_MEMHOSTREGISTER_PORTABLE);
     }
+    if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
+        throw Error(ErrorCode::kInvalidArgument, 0, "pin memory", "", kNoOffset,
+                    "this memory, or a part of it, is pinned already; use it as it is");
+    }
     if (result != CUDA_SUCCESS) {
         base::raise(device::cuda_error(
             *driver, result, "cuMemHostRegister", "pin memory",
@@ -353,12 +358,8 @@ PinnedMemory::~PinnedMemory() {
         return;
     }
     const auto context = device::primary_context(*driver, device_);
-    constexpr int kTries = 4;  // what stays registered would be taken for what is mapped there next
-    for (int i = 0; context && i < kTries; ++i) {
-        const Current current(*driver, *context);
-        if (driver->cuMemHostUnregister(memory_.data()) == CUDA_SUCCESS) {
-            return;
-        }
+    if (context) {
+        device::end_in(*driver, *context, [&] { device::unpin_pages(*driver, memory_.data()); });
     }
 }
 

@@ -410,6 +410,25 @@ TEST_F(GpuMovers, AreLookedAtAQuarterAtATime) {
     }
 }
 
+// Each refusal of a query costs a look, and no more: the copy uses the slot until it ends.
+TEST_F(GpuMovers, ReturnNoSlotWhileRefusedQueriesSayNothingOfItsCopy) {
+    make();
+    const cuda::CUdeviceptr memory = device_bytes(kSlotBytes);
+    fake_->hold(true);
+    Trip trip(MoveTo::kExtents, {piece(memory, kSlotBytes)}, slot(0), kSlotBytes);
+    mover_->start(trip.move);
+    fake_->fail("cuEventQuery", 1, cuda::CUDA_ERROR_INVALID_VALUE, 1);
+    static_cast<void>(reap(*mover_));
+    fake_->fail("cuStreamQuery", 1, cuda::CUDA_ERROR_INVALID_VALUE, 5);
+    for (int i = 0; i < 10; ++i) {
+        EXPECT_TRUE(reap(*mover_).empty());
+    }
+    fake_->hold(false);
+    wait_for(trip);
+    EXPECT_NE(trip.move.error, 0);
+    EXPECT_EQ(trip.move.bytes, 0U);
+}
+
 // A scenario with every kind of call; what came out of it may be an error, and nothing else.
 class FaultyGpuMovers : public GpuMovers {
 protected:

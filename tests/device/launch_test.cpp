@@ -130,9 +130,34 @@ TEST_F(Launches, WhatIsRefusedLeavesNothing) {
     EXPECT_THAT(pinned.error().describe(), HasSubstr("locked memory"));
     fake_->fail("cuMemHostGetDevicePointer", 1, cuda::CUDA_ERROR_INVALID_VALUE);
     ASSERT_FALSE(PinnedRange::make(0, block.data(), 4096).has_value());
-    EXPECT_TRUE(PinnedRange::make(0, block.data(), 4096).has_value()) << "it was left registered";
+    EXPECT_EQ(driver_->cuMemHostUnregister(block.data()),
+              cuda::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     fake_->fail("cuMemAlloc", 1, cuda::CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(DeviceBlock::make(0, 4096).error().code, ErrorCode::kOutOfMemory);
+}
+
+// Another library unmapped pieces that it had registered, and the same addresses are ours now.
+TEST_F(Launches, PinsAddressesThatWereLeftRegistered) {
+    constexpr std::size_t kPiece = 64 << 10;
+    memory::Block block = memory::Block::make(4 * kPiece).value();
+    for (const std::size_t at : {kPiece, 2 * kPiece}) {
+        ASSERT_EQ(driver_->cuMemHostRegister(block.data() + at, kPiece, 0), cuda::CUDA_SUCCESS);
+    }
+    const auto pinned = PinnedRange::make(0, block.data(), 4 * kPiece);
+    EXPECT_TRUE(pinned.has_value()) << pinned.error().describe();
+}
+
+TEST_F(Launches, LeavesNothingRegisteredWhenACallIsRefused) {
+    memory::Block block = memory::Block::make(4096).value();
+    for (const char* call : {"cuMemHostUnregister", "cuCtxPushCurrent"}) {
+        auto pinned = PinnedRange::make(0, block.data(), 4096);
+        ASSERT_TRUE(pinned.has_value()) << pinned.error().describe();
+        fake_->fail(call, 1, cuda::CUDA_ERROR_INVALID_VALUE, 1);
+        *pinned = PinnedRange();
+        fake_->calm();
+        EXPECT_EQ(driver_->cuMemHostUnregister(block.data()),
+                  cuda::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    }
 }
 
 TEST_F(Launches, StreamsThatCannotHaveItAreNamed) {
