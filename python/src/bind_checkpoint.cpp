@@ -17,6 +17,7 @@
 #include "saver.hpp"
 #include "state.hpp"
 #include "state/structure.hpp"
+#include "streams.hpp"
 
 #include <penstock/checkpoint.hpp>
 

@@ -103,7 +103,9 @@ void check_interpreter_goes_on() {
 EngineObject& default_engine() {
     check_interpreter_goes_on();
     Engines& all = engines();
-    if (all.default_engine == nullptr) {
+    // One that was closed stays where it is: a call of another thread may be on its way to it.
+    if (all.default_engine == nullptr ||
+        is_closed(*nb::inst_ptr<EngineObject>(all.default_engine))) {
         auto made = std::make_unique<EngineObject>(std::make_shared<Engine>());
         all.default_engine =
             nb::cast(made.release(), nb::rv_policy::take_ownership).release().ptr();

@@ -100,6 +100,10 @@ struct GatherArguments {
                 }
                 options.stream = memory.stream;
             }
+            if (memory.stream_is_named && given) {
+                const nb::gil_scoped_release nogil;
+                wait_for_streams({&memory.stream, 1});
+            }
             keeps.push_back(std::move(memory.keep));
             numbers.emplace_back(ids, "ids");
             requests.push_back({static_cast<std::uint32_t>(nb::cast<std::uint64_t>(row[0])),

@@ -25,6 +25,7 @@
 #include "state/tensor_reader.hpp"
 #include "state/write_plan.hpp"
 #include "stream/host_windows.hpp"
+#include "streams.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -457,7 +458,7 @@ nb::list fill(TensorFileObject& self, const nb::list& items, const nb::list& vie
         auto* const address = reinterpret_cast<std::byte*>(target.address());
         if (seen.emplace(item, address).second) {
             parts.push_back({item, 0, bytes});
-            into.push_back(target.place(bytes));
+            into.push_back(target.place(bytes, names[i]));
         }
     }
     refuse_unfit(names, tensors, kin);

@@ -259,7 +259,7 @@ void bind_transfer(nb::module_& m) {
              "copies of the transfer are queued\n"
              "on the GPU, not for their end: a write that has room in the slots waits for no disk. "
              "Errors that come later are\n"
-             "those of wait() and result(); after them the stream reads what is undefined. Raises "
+             "those of result(); after them the stream reads what is undefined. Raises "
              "what the transfer has failed\n"
              "with by now, and ValueError for what is no stream, or captures a CUDA graph.")
         .def("__repr__", [](TransferObject& t) {

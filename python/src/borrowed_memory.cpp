@@ -247,17 +247,27 @@ bool borrow_view(nb::handle object, const std::string& argument, BorrowedMemory&
     return true;
 }
 
+// Any error of a property is raised, but for AttributeError.
+bool has(nb::handle object, const char* name) {
+    const nb::object found = nb::steal(PyObject_GetAttrString(object.ptr(), name));
+    if (!found.is_valid() && PyErr_ExceptionMatches(PyExc_AttributeError) == 0) {
+        throw nb::python_error();
+    }
+    PyErr_Clear();
+    return found.is_valid();
+}
+
 BorrowedMemory borrow_any(nb::handle object, const std::string& argument, const Reach& reach) {
     BorrowedMemory memory;
     if (PyObject_CheckBuffer(object.ptr()) != 0 && borrow_view(object, argument, memory)) {
         return memory;
     }
-    if (nb::hasattr(object, "__dlpack__") && nb::hasattr(object, "__dlpack_device__")) {
+    if (has(object, "__dlpack__") && has(object, "__dlpack_device__")) {
         memory = borrow_dlpack(object, argument, reach);
         refuse_null(memory, object, argument);
         return memory;
     }
-    if (nb::hasattr(object, "__cuda_array_interface__")) {
+    if (has(object, "__cuda_array_interface__")) {
         return borrow_cuda_array(object, argument, reach);
     }
     raise_type(argument + ": got " + type_text(object) +

@@ -64,12 +64,6 @@ FileImageObject image_of_state(nb::handle object, nb::handle folder, nb::handle 
             std::move(state.storages), std::move(streams)};
 }
 
-void wait_for_streams(std::span<const StreamHandle> streams) {
-    if (!streams.empty()) {
-        StreamMark(streams, {}).wait();
-    }
-}
-
 GivenTensors rows_of(nb::handle tensors, nb::handle metadata) {
     GivenTensors out;
     for (const nb::handle row : nb::iter(tensors)) {

@@ -29,8 +29,6 @@ struct GivenTensors {
     std::vector<StorageMemory> memory;
     std::vector<StreamHandle> streams;  ///< see streams_of(); of now
 };
-/// Blocks until what the streams hold is done, where payloads are memory of GPUs.
-void wait_for_streams(std::span<const StreamHandle> streams);
 
 /// `tensors`: (name, type as the format spells it, shape, address, owner) each; `metadata`: (key,
 /// value) each.

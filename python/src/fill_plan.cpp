@@ -226,8 +226,8 @@ bool FillTarget::is_all_of(std::uint64_t bytes) const {
            is_plain(tensor_) && is_reached(tensor_);
 }
 
-Memory FillTarget::place(std::uint64_t bytes) const {
-    return memory_of(tensor_, address(), bytes);
+Memory FillTarget::place(std::uint64_t bytes, nb::handle name) const {
+    return memory_of(tensor_, address(), bytes, name);
 }
 
 nb::object fill_rows(const nb::list& views, const nb::list& targets, const nb::tuple& stored,

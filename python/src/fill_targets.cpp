@@ -3,6 +3,7 @@
 
 #include "base/align.hpp"
 #include "borrowed_memory.hpp"
+#include "errors.hpp"
 #include "names.hpp"
 #include "state/shared_memory.hpp"
 #include "writable.hpp"
@@ -126,10 +127,18 @@ bool is_reached(nb::handle tensor) {
            (truth(get(tensor, is_cuda)) && !torch_has_rocm() && gpus().available);
 }
 
-Memory memory_of(nb::handle tensor, std::uint64_t address, std::uint64_t bytes) {
+Memory memory_of(nb::handle tensor, std::uint64_t address, std::uint64_t bytes, nb::handle name) {
     static const Name is_cpu("is_cpu");
     auto* const data = reinterpret_cast<std::byte*>(address);
-    return truth(get(tensor, is_cpu)) ? Memory(data, bytes) : device_memory(data, bytes);
+    if (truth(get(tensor, is_cpu))) {
+        return {data, bytes};
+    }
+    try {
+        return device_memory(data, bytes);
+    } catch (const Error& error) {
+        throw Error(error.reason(), error.system_errno(), "load", "", kNoOffset,
+                    "load: " + into(name) + ": " + message_of(error));
+    }
 }
 
 void refuse_unfit(const nb::list& names, const nb::list& tensors, const nb::list& kin) {
@@ -155,6 +164,10 @@ void refuse_unfit(const nb::list& names, const nb::list& tensors, const nb::list
                 refuse_read_only(last, names[i]);
             }
         } else {
+            if (is_reached(tensor)) {
+                static_cast<void>(
+                    memory_of(tensor, layout.begin, layout.end() - layout.begin, names[i]));
+            }
             layout.space =
                 devices.try_emplace(text(get(tensor, device)), devices.size() + 1).first->second;
         }

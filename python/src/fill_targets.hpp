@@ -29,9 +29,10 @@ void refuse_past_storage(nb::handle tensor, const std::string& what);
 /// Those with two elements or more, the nearest first.
 [[nodiscard]] std::vector<state::ElementLayout::Dimension> dimensions_of(
     nb::handle tensor, std::uint64_t element_bytes);
-/// `bytes` of a tensor of torch from `address` on. Throws Error for memory of a GPU that the driver
-/// does not know.
-[[nodiscard]] Memory memory_of(nb::handle tensor, std::uint64_t address, std::uint64_t bytes);
+/// `bytes` of a tensor of torch from `address` on. Throws Error, with the tensor's name, for memory
+/// of a GPU that the driver does not know.
+[[nodiscard]] Memory memory_of(nb::handle tensor, std::uint64_t address, std::uint64_t bytes,
+                               nb::handle name);
 /// Whether it is on the host, or on a GPU that is reached.
 [[nodiscard]] bool is_reached(nb::handle tensor);
 /// The bytes of its storage that a tensor covers, from its first element to its last: where they
@@ -51,7 +52,7 @@ public:
     /// that is reached.
     [[nodiscard]] bool is_all_of(std::uint64_t bytes) const;
     /// Its memory, where that is so.
-    [[nodiscard]] Memory place(std::uint64_t bytes) const;
+    [[nodiscard]] Memory place(std::uint64_t bytes, nb::handle name) const;
 
 private:
     nb::handle view_;

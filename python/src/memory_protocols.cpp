@@ -4,6 +4,7 @@
 #include "dlpack_abi.hpp"
 #include "errors.hpp"
 #include "names.hpp"
+#include "streams.hpp"
 
 #include <penstock/error.hpp>
 
@@ -133,7 +134,7 @@ nb::object export_dlpack(nb::handle object, const std::string& argument,
         }
         return ask(false);  // from before 1.0
     } catch (nb::python_error& error) {
-        const std::string reason = error.what();
+        const std::string reason = text(error.type().attr("__name__")) + ": " + text(error.value());
         raise_value(argument + ": this " + type_text(object) +
                     " does not give its memory: " + reason);
     }
@@ -374,7 +375,12 @@ BorrowedMemory borrow_cuda_array(nb::handle object, const std::string& argument,
     memory.stream.device = memory.device;
     if (const nb::object stream = interface.entry("stream"); !stream.is_none()) {
         memory.stream.handle = interface.number(stream, "stream");
-        memory.stream_is_named = true;
+        memory.stream_is_named = memory.where == MemoryKind::kDevice;
+        if (!memory.stream_is_named && memory.bytes != 0) {  // no transfer orders host memory
+            memory.stream.device = -1;
+            const nb::gil_scoped_release nogil;
+            wait_for_streams({&memory.stream, 1});
+        }
     }
     return memory;
 }

@@ -206,7 +206,7 @@ private:
                            "containers of them (an object's state_dict() is one)");
     }
 
-    // What default makes of an object that a state cannot hold, or `why` it cannot. The result may
+    // Saves what default makes of an object, or refuses it and says `why`. The result may
     // be such an object again: the limit on depth ends that.
     ValueId instead(nb::handle o, int depth, const std::string& why) {
         if (other_.is_none()) {

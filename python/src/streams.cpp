@@ -69,6 +69,12 @@ std::optional<StreamHandle> stream_of(nb::handle stream) {
     return StreamHandle{.handle = handle_of(stream, stream), .device = -1};
 }
 
+void wait_for_streams(std::span<const StreamHandle> streams) {
+    if (!streams.empty()) {
+        StreamMark(streams, {}).wait();
+    }
+}
+
 Streams::Streams(nb::handle stream, TransferOptions& options)
     : options_(options), given_(stream_of(stream)) {
     if (given_) {
@@ -78,6 +84,7 @@ Streams::Streams(nb::handle stream, TransferOptions& options)
 
 void Streams::add(const BorrowedMemory& memory) {
     if (memory.where != MemoryKind::kDevice) {
+        on_host_ = on_host_ || memory.bytes != 0;  // nobody asks where an empty tensor is
         return;
     }
     on_device_ = true;
@@ -89,7 +96,7 @@ void Streams::add(const BorrowedMemory& memory) {
 }
 
 void Streams::check() const {
-    if (given_ && !on_device_) {
+    if (given_ && !on_device_ && on_host_) {
         raise_value(
             "stream: a stream orders what is done with the memory of a GPU, and this call moves "
             "host memory only; leave it None, and synchronise the stream where it writes to that "

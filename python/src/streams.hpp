@@ -9,12 +9,16 @@
 #include <penstock/transfer_options.hpp>
 
 #include <optional>
+#include <span>
 
 namespace penstock::python {
 
 /// A handle (int), or an object with __cuda_stream__ or cuda_stream. None: nothing. Throws
 /// nb::type_error or nb::value_error.
 [[nodiscard]] std::optional<StreamHandle> stream_of(nb::handle stream);
+
+/// Blocks until what the streams hold is done. To be called without the GIL.
+void wait_for_streams(std::span<const StreamHandle> streams);
 
 /// The streams that a transfer begins after: the caller's, or those that its memory came with.
 class Streams {
@@ -31,6 +35,7 @@ private:
     TransferOptions& options_;
     std::optional<StreamHandle> given_;
     bool on_device_ = false;
+    bool on_host_ = false;
 };
 
 }  // namespace penstock::python

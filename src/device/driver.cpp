@@ -70,6 +70,10 @@ std::string_view advice(CUresult result) {
         case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
             return "the driver's kernel module is of another release than libcuda; restart the "
                    "machine after an update, and give a container the host's driver";
+        case CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
+            return "libcuda is of the package cuda-compat, which serves GPUs for data centres "
+                   "only; "
+                   "take its folder (.../cuda/compat) out of LD_LIBRARY_PATH, or update the driver";
         case CUDA_ERROR_SYSTEM_NOT_READY:
             return "the machine's GPUs are not set up yet; start nvidia-fabricmanager";
         case CUDA_ERROR_DEVICE_UNAVAILABLE:
@@ -86,7 +90,7 @@ std::string_view advice(CUresult result) {
         case CUDA_ERROR_CONTEXT_IS_DESTROYED:
         case CUDA_ERROR_INVALID_CONTEXT:
             return "the GPU's context was reset (cudaDeviceReset) while it was in use; make the "
-                   "engine again";
+                   "engine again (in Python, close penstock.default_engine() for that)";
         case CUDA_ERROR_UNKNOWN:
             return "the driver does not say more; look at dmesg, and run nvidia-smi as root once "
                    "so that /dev/nvidia-uvm is there";

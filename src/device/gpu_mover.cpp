@@ -115,7 +115,7 @@ Result<std::unique_ptr<GpuMover>> GpuMover::make(std::int32_t device, const base
     });
 }
 
-// What is refused is tried again, for memory must not stay registered.
+// A refused call is tried again, for memory must not stay registered.
 GpuMover::~GpuMover() {
     if (abandoned_ || !may_call_driver()) {
         return;

@@ -6,6 +6,7 @@
 #include "base/units.hpp"
 #include "device/context.hpp"
 #include "device/pinned_pages.hpp"
+#include "device/stream_order.hpp"
 #include "kernels/kept_ptx.hpp"
 
 #include <fmt/format.h>
@@ -295,12 +296,9 @@ Result<void> RowLaunch::check(const StreamHandle& stream) const {
         result = driver_.cuStreamIsCapturing(handle, &capture);
     }
     if (result != CUDA_SUCCESS) {
-        base::Error error =
-            cuda_error(driver_, result, call, "gpu", fmt::format("stream 0x{:x}", stream.handle));
-        if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE) {
-            error.code = ErrorCode::kInvalidArgument;
-        }
-        return fail(std::move(error));
+        PENSTOCK_CHECK(check_stream(stream));
+        return fail(
+            cuda_error(driver_, result, call, "gpu", fmt::format("stream 0x{:x}", stream.handle)));
     }
     if (capture != CU_STREAM_CAPTURE_STATUS_NONE) {
         return fail(base::error(

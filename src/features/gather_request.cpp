@@ -113,8 +113,10 @@ void check_stream(const OpenedFeatures& opened, std::span<const FeatureRequest> 
     }
     std::int32_t device = stream->device;
     bool found = false;
+    bool host = false;  // an empty tensor may have no place
     for (const FeatureRequest& request : requests) {
         if (request.out.kind != MemoryKind::kDevice) {
+            host = host || request.out.bytes != 0;
             continue;
         }
         if (device >= 0 && request.out.device != device) {
@@ -125,7 +127,7 @@ void check_stream(const OpenedFeatures& opened, std::span<const FeatureRequest> 
         device = request.out.device;
         found = true;
     }
-    if (!found && !requests.empty()) {
+    if (!found && host) {
         refuse_ids(opened,
                    "stream: a stream orders what is done with the memory of a GPU, and out is "
                    "memory of the host; give none, and synchronise the stream where it writes to "

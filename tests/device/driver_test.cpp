@@ -130,6 +130,16 @@ TEST(Driver, SaysThatItDoesNotFitItsModule) {
     EXPECT_TRUE(runs_alone("DriverAlone.DISABLED_DoesNotFitItsModule", {}));
 }
 
+TEST(DriverAlone, DISABLED_IsOfTheWrongPackage) {
+    fake_gpu::FakeGpu::find()->fail("cuInit", 1, cuda::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
+                                    10);
+    expect_absent({"cuda-compat", "LD_LIBRARY_PATH"});
+}
+
+TEST(Driver, NamesThePackageThatDoesNotServeItsGpu) {
+    EXPECT_TRUE(runs_alone("DriverAlone.DISABLED_IsOfTheWrongPackage", {}));
+}
+
 TEST(DriverAlone, DISABLED_IsAStub) {
     expect_absent({"stub", "LD_LIBRARY_PATH"});
 }

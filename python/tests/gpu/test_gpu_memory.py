@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 from penstock import _core
 
-FILES = ("gpu_cases.py", "gds_cases.py", "feature_cases.py", "weights_cases.py", "checkpoint_cases.py")
+FILES = (
+    "gpu_cases.py",
+    "gds_cases.py",
+    "feature_cases.py",
+    "weights_cases.py",
+    "checkpoint_cases.py",
+    "hostile_cases.py",
+)
 _HERE = Path(__file__).parent
 # Built with the extension, or by the build of the project.
 _BUILDS = (Path(_core.__file__).resolve().parents[1], _HERE.parents[2] / "build" / "release")

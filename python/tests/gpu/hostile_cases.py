@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a stranger found on the fake driver: streams of pinned memory, calls without bytes, properties that raise, what
+another library left registered, a context that was reset."""
+
+import ctypes
+import time
+
+import cuda_memory
+import numpy
+import penstock
+import pytest
+import torch
+from cuda_memory import InterfaceArray, Memory, Tensor
+
+BYTES = 300_000
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "file")
+
+
+class Pinned:
+    """Host memory of cuMemHostAlloc, as numba.cuda.mapped_array has it, that a stream writes 2 to after a while."""
+
+    nbytes = BYTES
+
+    def __init__(self, stream):
+        cuda = cuda_memory.cuda()
+        cuda.use(0)
+        where = ctypes.c_void_p()
+        cuda.call("cuMemHostAlloc", ctypes.byref(where), ctypes.c_size_t(BYTES), ctypes.c_uint(2))
+        ctypes.memset(where.value, 1, BYTES)
+        self.address = where.value
+        self.source = Memory(BYTES).put(b"\2" * BYTES)
+        self.wait = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(0.2))
+        cuda.call("cuLaunchHostFunc", ctypes.c_void_p(stream), self.wait, None)
+        source = ctypes.c_uint64(self.source.address)
+        cuda.call("cuMemcpyDtoHAsync_v2", where, source, ctypes.c_size_t(BYTES), ctypes.c_void_p(stream))
+
+    def free(self):
+        cuda_memory.cuda().call("cuCtxSynchronize")
+        cuda_memory.cuda().call("cuMemFreeHost", ctypes.c_void_p(self.address))
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_stream_that_pinned_memory_names_is_waited_for(path, others):
+    stream = cuda_memory.cuda().stream()
+    pinned = Pinned(stream)
+    tensors = [InterfaceArray(pinned, stream=stream)] + [Tensor(Memory(BYTES).put(b"\3" * BYTES))] * others
+    penstock.write(path, tensors, offset=[BYTES * i for i in range(len(tensors))])
+    with open(path, "rb") as file:
+        assert file.read(BYTES) == b"\2" * BYTES
+    pinned.free()
+
+
+def test_an_empty_tensor_goes_with_any_stream(path):
+    with open(path, "wb") as file:
+        file.write(bytes(64))
+    stream = cuda_memory.cuda().stream()
+    empty = Tensor(Memory(64), shape=(0,))
+    assert penstock.read(path, empty, stream=stream) == 0
+    assert penstock.write(path, empty, stream=stream) == 0
+    with pytest.raises(ValueError, match="host memory only"):
+        penstock.read(path, bytearray(1), stream=stream)
+    features = path + ".features"
+    penstock.FeatureStore.write(features, {"f": torch.randn(50, 64), "g": torch.randn(50, 64)}, progress=False)
+    with penstock.FeatureStore.open(features) as store:
+        out = Tensor(Memory(64), torch.float32, (0, 64))
+        none = numpy.array([], dtype=numpy.int64)
+        assert store["f"].gather(none, out=out, stream=stream) is out
+        with pytest.raises(ValueError, match="out is memory of the host"):
+            store["f"].gather([1], out=torch.empty(1, 64), stream=stream)
+        with pytest.raises(ValueError, match="0x4d is no stream of CUDA's.*give the handle"):
+            store["f"].gather([1, 2], out=Tensor(Memory(512), torch.float32, (2, 64)), stream=77)
+
+
+def test_what_a_property_raises_is_the_answer(path):
+    class Raises:
+        @property
+        def __cuda_array_interface__(self):
+            raise LookupError("no memory today")
+
+    class RaisesLater:
+        def __dlpack_device__(self):
+            return (1, 0)
+
+        def __dlpack__(self, **_):
+            raise LookupError("no memory today")
+
+    with pytest.raises(LookupError, match="no memory today"):
+        penstock.write(path, Raises())
+    with pytest.raises(ValueError, match=r"does not give its memory: LookupError: no memory today$"):
+        penstock.write(path, RaisesLater())
+
+
+def test_a_load_names_the_tensor_whose_memory_is_gone(tmp_path):
+    penstock.save({"a": torch.ones(1000), "b": torch.ones(10)}, tmp_path / "a.pt")
+    penstock.save({"a": torch.ones(1000), "b": torch.ones(10)}, tmp_path / "a.safetensors")
+    for name in ("a.pt", "a.safetensors"):
+        short = Tensor(Memory(400), torch.float32, (1000,))
+        with pytest.raises(ValueError, match=r"into\['a'\]: .*reach past the allocation"):
+            penstock.load(tmp_path / name, into={"a": short, "b": torch.zeros(10)})
+
+
+def test_memory_that_another_library_left_registered_is_taken_over(tmp_path):
+    features = tmp_path / "z.features"
+    penstock.FeatureStore.write(features, {"f": torch.randn(5000, 64)}, progress=False)
+    library = cuda_memory.cuda().library
+    if not hasattr(library, "fake_gpu_fail"):
+        pytest.skip("the driver is not the fake one")
+    library.fake_gpu_fail.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)
+    for refused in (0, 1, 1, 3):
+        with penstock.FeatureStore.open(features, ram="3MB") as store:
+            out = Tensor(Memory(512), torch.float32, (2, 64))
+            expected = store["f"].gather([1, 2])
+            store["f"].gather([1, 2], out=out)
+            cuda_memory.cuda().call("cuCtxSynchronize")
+            assert out.raw() == expected.tobytes()
+            if refused:
+                library.fake_gpu_fail(b"cuMemHostUnregister", 1, 1, refused)
+        library.fake_gpu_calm()
+
+
+def test_a_default_engine_that_was_closed_is_made_again(path):
+    first = penstock.default_engine()
+    penstock.write(path, b"12345678")
+    first.close()
+    with pytest.raises(ValueError, match="it is closed"):
+        first.read(path, bytearray(8))
+    into = bytearray(8)
+    assert penstock.read(path, into) == 8 and into == b"12345678"
+    assert penstock.default_engine() is not first
