@@ -37,7 +37,7 @@ def test_a_folder(engine, tmp_path, verb):
 
 
 def test_a_missing_folder(engine, tmp_path):
-    with pytest.raises(FileNotFoundError, match="no missing folder"):
+    with pytest.raises(FileNotFoundError, match="its folder is there"):
         engine.write(tmp_path / "no" / "file", b"x")
 
 

@@ -361,9 +361,10 @@ class Dying(Dataset):
 
 
 def test_a_loader_whose_worker_dies(path, monkeypatch):
-    # torch's handler of SIGCHLD raises wherever this thread is, several times.
-    monkeypatch.setattr(torch.utils.data._utils.signal_handling, "_set_SIGCHLD_handler", lambda: None)
-    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # torch's handler of SIGCHLD raises wherever this thread is, several times; the next loader sets it again.
+    signals = torch.utils.data._utils.signal_handling
+    monkeypatch.setattr(signals, "_set_SIGCHLD_handler", lambda: None)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with penstock.FeatureStore.open(path, ram="100KB") as store:
         loader = DataLoader(Dying(), batch_size=4, num_workers=1, multiprocessing_context="fork")
         try:
@@ -371,5 +372,6 @@ def test_a_loader_whose_worker_dies(path, monkeypatch):
                 for ids, rows in Prefetch(loader, store["block"], window=4):
                     assert equal(rows, ROWS[ids.numpy()])
         finally:
-            signal.signal(signal.SIGCHLD, handler)
+            signals._SIGCHLD_handler_set = False
+            gc.collect()  # the loader's iterator, with which torch forgets the worker
         assert equal(store["block"].gather([7]), ROWS[[7]])
