@@ -44,7 +44,8 @@ def slow(tmp_path):
 
 @pytest.fixture
 def script(tmp_path):
-    """Starts Python on a program of its own."""
+    """Starts Python on a program of its own. What still runs at the end of the test is killed."""
+    children = []
 
     def start(text, *arguments, **options):
         path = tmp_path / "program.py"
@@ -52,11 +53,18 @@ def script(tmp_path):
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
         env = {**os.environ, **options.pop("env", {})}
-        return subprocess.Popen(
-            [sys.executable, str(path), *map(str, arguments)], text=True, cwd=tmp_path, env=env, **options
+        children.append(
+            subprocess.Popen(
+                [sys.executable, str(path), *map(str, arguments)], text=True, cwd=tmp_path, env=env, **options
+            )
         )
+        return children[-1]
 
-    return start
+    yield start
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
 
 
 @pytest.fixture
