@@ -11,6 +11,7 @@ import penstock
 import pytest
 import torch
 from cuda_memory import InterfaceArray, Memory, Tensor
+from gpu_cases import Late
 
 BYTES = 300_000
 
@@ -131,3 +132,17 @@ def test_a_default_engine_that_was_closed_is_made_again(path):
     into = bytearray(8)
     assert penstock.read(path, into) == 8 and into == b"12345678"
     assert penstock.default_engine() is not first
+
+
+def test_a_gather_comes_after_the_stream_that_its_memory_names(path):
+    features = path + ".features"
+    penstock.FeatureStore.write(features, {"f": torch.randn(50, 64)}, progress=False)
+    theirs, ours = cuda_memory.cuda().stream(), cuda_memory.cuda().stream()
+    memory = Memory(512)
+    with penstock.FeatureStore.open(features) as store:
+        expected = store["f"].gather([1, 2])
+        late = Late(theirs, Tensor(memory), b"\xee" * 512)
+        out = InterfaceArray(memory, shape=(2, 64), typestr="<f4", stream=theirs)
+        store["f"].gather([1, 2], out=out, stream=ours)
+        late.close()
+        assert memory.get() == expected.tobytes()
