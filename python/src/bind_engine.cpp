@@ -217,12 +217,12 @@ nb::object run_request(EngineObject& self, Request parsed) {
 nb::object submit_request(EngineObject& self, Request parsed) {
     HeldPtr held(new Held{.transfer = {}, .keeps = std::move(parsed.keeps)});
     const std::shared_ptr<Engine> engine = use(self);
-    std::optional<nb::gil_scoped_release> nogil;
-    if (!parsed.request.options.streams.empty()) {
-        nogil.emplace();
+    if (parsed.request.options.streams.empty()) {
+        held->transfer = submit(*engine, parsed);
+    } else {
+        const nb::gil_scoped_release nogil;
+        held->transfer = submit(*engine, parsed);
     }
-    held->transfer = submit(*engine, parsed);
-    nogil.reset();
     return nb::cast(new TransferObject(std::move(held), parsed.list_result, parsed.extent_count),
                     nb::rv_policy::take_ownership);
 }
