@@ -81,10 +81,15 @@ std::uint32_t run_tables(const std::byte* data, std::size_t bytes, std::uint32_t
     return crc;
 }
 
-// x^n mod P in the upper half of 64 bits. Callers ask for one bit less than they shift by: a
-// reflected product of two 64-bit halves comes out one bit low in its 128.
-constexpr std::int64_t fold_constant(std::uint64_t n) {
-    return static_cast<std::int64_t>(static_cast<std::uint64_t>(power_of_x(n)) << 32);
+// What shifts the high half by `bits`: x^(bits - 1) mod P in the upper half of 64 bits. One less,
+// for a reflected product of two 64-bit halves comes out one bit low in its 128. Computed by the
+// compiler: at run time it takes longer than 16 KiB of data do.
+consteval std::int64_t high_constant(std::uint64_t bits) {
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(power_of_x(bits - 1)) << 32);
+}
+// The low half is the earlier one: it is shifted by 64 bits more.
+consteval std::int64_t low_constant(std::uint64_t bits) {
+    return high_constant(bits + 64);
 }
 
 constexpr std::size_t kFoldBytes = 64;
@@ -107,9 +112,8 @@ PENSTOCK_CLMUL __m128i load(const std::byte* p) {
 // Requires that `bytes` is a multiple of 64 and not 0.
 PENSTOCK_CLMUL std::uint32_t run_folding(const std::byte* data, std::size_t bytes,
                                          std::uint32_t crc) {
-    // The low half is the earlier one: it is shifted by 64 bits more.
-    const __m128i by_512 = _mm_set_epi64x(fold_constant(512 - 1), fold_constant(512 + 64 - 1));
-    const __m128i by_128 = _mm_set_epi64x(fold_constant(128 - 1), fold_constant(128 + 64 - 1));
+    const __m128i by_512 = _mm_set_epi64x(high_constant(512), low_constant(512));
+    const __m128i by_128 = _mm_set_epi64x(high_constant(128), low_constant(128));
     __m128i x[4] = {load(data), load(data + 16), load(data + 32), load(data + 48)};
     x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128(static_cast<int>(crc)));
     for (data += kFoldBytes, bytes -= kFoldBytes; bytes > 0;
@@ -132,10 +136,11 @@ PENSTOCK_CLMUL std::uint32_t run_folding(const std::byte* data, std::size_t byte
 
 constexpr std::size_t kWideFoldBytes = 256;
 
-PENSTOCK_WIDE_CLMUL __m512i wide_constants(std::uint64_t bits) {
-    const std::int64_t low = fold_constant(bits + 64 - 1);
-    const std::int64_t high = fold_constant(bits - 1);
-    return _mm512_set_epi64(high, low, high, low, high, low, high, low);
+template <std::uint64_t kBits>
+PENSTOCK_WIDE_CLMUL __m512i wide_constants() {
+    constexpr std::int64_t kLow = low_constant(kBits);
+    constexpr std::int64_t kHigh = high_constant(kBits);
+    return _mm512_set_epi64(kHigh, kLow, kHigh, kLow, kHigh, kLow, kHigh, kLow);
 }
 
 PENSTOCK_WIDE_CLMUL __m512i wide_fold(__m512i x, __m512i constants, __m512i next) {
@@ -148,8 +153,8 @@ PENSTOCK_WIDE_CLMUL __m512i wide_fold(__m512i x, __m512i constants, __m512i next
 // Requires that `bytes` is a multiple of 256 and not 0.
 PENSTOCK_WIDE_CLMUL std::uint32_t run_wide_folding(const std::byte* data, std::size_t bytes,
                                                    std::uint32_t crc) {
-    const __m512i by_2048 = wide_constants(2048);
-    const __m512i by_512 = wide_constants(512);
+    const __m512i by_2048 = wide_constants<2048>();
+    const __m512i by_512 = wide_constants<512>();
     __m512i x[4] = {_mm512_loadu_si512(data), _mm512_loadu_si512(data + 64),
                     _mm512_loadu_si512(data + 128), _mm512_loadu_si512(data + 192)};
     const __m128i before = _mm_cvtsi32_si128(static_cast<int>(crc));
@@ -210,6 +215,9 @@ std::uint32_t crc32_by(CrcWay way, std::span<const std::byte> bytes, std::uint32
 }
 
 std::uint32_t crc32_combine(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes) {
+    if (first == 0) {  // as before the first piece
+        return second;
+    }
     // Appends zeros to the first piece: its CRC times x^(8 n). Complements at both ends cancel out.
     const std::uint32_t x_n = power_of_x(second_bytes);
     const std::uint32_t x_2n = multiply(x_n, x_n);
