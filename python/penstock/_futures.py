@@ -7,7 +7,6 @@ Cancelling the awaiting task does not cancel the future, and neither does the ti
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import weakref
@@ -134,7 +133,7 @@ def _thread_watch() -> _Watch:
                 threading.Thread(target=_call_all, args=(watch,), name="penstock callbacks", daemon=True).start()
             except (RuntimeError, MemoryError):
                 os.close(watch.fd)
-                raise _core.system_error(errno.EAGAIN, "start thread", "") from None
+                raise _core.refused_thread() from None
             _caller = watch
         return _caller
 

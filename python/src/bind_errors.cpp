@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace penstock::python {
@@ -39,6 +40,11 @@ nb::object made_of(const Error& error) {
     return nb::module_::import_("penstock._errors")
         .attr("from_core")(static_cast<int>(error.reason()), path_object(message_of(error)),
                            error.system_errno(), error.operation(), path, offset);
+}
+
+nb::object made_of(const base::Error& error) {
+    return made_of(Error(error.code, error.system_errno, error.operation, error.path, error.offset,
+                         error.describe()));
 }
 
 }  // namespace
@@ -89,14 +95,20 @@ void bind_errors(nb::module_& m) {
     m.def(
         "system_error",
         [](int number, nb::handle operation, nb::handle path) {
-            const base::Error error = base::system_error(number, word_of(operation, "operation"),
-                                                         path_bytes(path, "path", ""));
-            return made_of(Error(error.code, error.system_errno, error.operation, error.path,
-                                 error.offset, error.describe()));
+            return made_of(base::system_error(number, word_of(operation, "operation"),
+                                              path_bytes(path, "path", "")));
         },
         nb::arg("errno"), nb::arg("operation"), nb::arg("path"),
         nb::sig("def system_error(errno: int, operation: str, path: str) -> BaseException"),
         "The exception that the compiled part would raise; private.");
+    m.def(
+        "refused_thread",
+        [] {
+            const auto again = std::make_error_code(std::errc::resource_unavailable_try_again);
+            return made_of(base::refused_thread(std::system_error(again), "start thread"));
+        },
+        nb::sig("def refused_thread() -> BaseException"),
+        "The exception for a thread that was not started; private.");
     m.def(
         "is_about_the_file",
         [](int code, int number) {

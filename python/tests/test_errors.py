@@ -169,3 +169,24 @@ def test_the_file_or_the_machine_is_the_reason_as_the_table_says():
         made = _errors.from_core(int(row["code"]), "words", int(row["errno"]), "open", "file", None)
         about = isinstance(made, penstock.Error) and made.is_about_the_file
         assert about == (row["about_the_file"] == "yes"), row
+
+
+LIMITS = """
+    import resource, sys
+    import penstock
+    from pathlib import Path
+
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limit, value = {"RLIMIT_FSIZE": (resource.RLIMIT_FSIZE, 4096), "RLIMIT_AS": (resource.RLIMIT_AS, size)}[sys.argv[1]]
+    resource.setrlimit(limit, (value, value))
+    try:
+        penstock.write("new", bytes(1 << 16))
+    except penstock.Error as error:
+        print(error)
+    """
+
+
+@pytest.mark.parametrize(("limit", "cure"), [("RLIMIT_FSIZE", "ulimit -f"), ("RLIMIT_AS", "ulimit -v")])
+def test_a_limit_of_the_process_is_named(run_script, limit, cure):
+    """Python ignores SIGXFSZ. Where no more addresses may be used, no thread starts."""
+    assert cure in run_script(LIMITS, limit)

@@ -58,7 +58,8 @@ std::string_view usual_cure(int system_errno, std::string_view path) {
         case EBADF:
             return "open the file for this kind of access";
         case EFBIG:
-            return "the file system cannot hold a file that large";
+            return "the file system, or the limit of this process (ulimit -f), allows no file that "
+                   "large";
         case EFAULT:
             return "the caller's memory is not there (it was unmapped, or it maps a file that was "
                    "cut); map the file again, or give other memory";
@@ -139,6 +140,17 @@ Error error(ErrorCode code, std::string_view operation, std::string_view message
 Error out_of_memory(std::string_view operation) noexcept {
     return make_error(ErrorCode::kOutOfMemory, 0, operation, {}, kNoOffset,
                       [] { return std::string_view(); });
+}
+
+Error refused_thread(const std::system_error& refused, std::string_view operation,
+                     std::string_view more) noexcept {
+    const int number = refused.code().value();
+    return make_error(ErrorCode::kSystem, number, operation, {}, kNoOffset, [number, more] {
+        return system_message(number, {},
+                              fmt::format("raise the limit on threads (ulimit -u, or pids.max of "
+                                          "the cgroup) or on memory (ulimit -v){}",
+                                          more));
+    });
 }
 
 }  // namespace penstock::base

@@ -59,6 +59,10 @@ template <std::invocable MakeMessage>
 /// Memory ran out. Needs no memory itself.
 [[nodiscard]] Error out_of_memory(std::string_view operation) noexcept;
 
+/// The error of a thread that the system did not start. `more`: the end of the message.
+[[nodiscard]] Error refused_thread(const std::system_error& refused, std::string_view operation,
+                                   std::string_view more = {}) noexcept;
+
 [[nodiscard]] inline Failure fail(Error e) {
     return Failure(std::move(e));
 }
@@ -74,7 +78,7 @@ template <std::invocable Call>
     } catch (const std::bad_alloc&) {
         return fail(out_of_memory(operation));
     } catch (const std::system_error& refused) {
-        return fail(system_error(refused.code().value(), operation, {}));
+        return fail(refused_thread(refused, operation));
     }
 }
 

@@ -139,8 +139,7 @@ base::Result<void> Domain::start_channel() {
             self->channel.reset();
         });
     } catch (const std::system_error& e) {
-        return base::fail(base::system_error(e.code().value(), "start a channel's thread", "",
-                                             kNoOffset, "raise the limit on threads (ulimit -u)"));
+        return base::fail(base::refused_thread(e, "start a channel's thread"));
     }
     auto result = ready.get();
     if (!result) {

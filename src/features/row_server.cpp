@@ -314,7 +314,7 @@ RowServer::RowServer(std::shared_ptr<const FeatureStore> store, std::uint32_t ta
     try {
         impl_->thread = std::thread([&impl = *impl_] { impl.serve(); });
     } catch (const std::system_error& error) {
-        base::raise(base::system_error(error.code().value(), "serve_rows", "thread"));
+        base::raise(base::refused_thread(error, "serve_rows"));
     }
 }
 

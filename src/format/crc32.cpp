@@ -81,7 +81,7 @@ std::uint32_t run_tables(const std::byte* data, std::size_t bytes, std::uint32_t
     return crc;
 }
 
-// What shifts the high half by `bits`: x^(bits - 1) mod P in the upper half of 64 bits. One less,
+// Shifts the high half by `bits`: x^(bits - 1) mod P in the upper half of 64 bits. One less,
 // for a reflected product of two 64-bit halves comes out one bit low in its 128. Computed by the
 // compiler: at run time it takes longer than 16 KiB of data do.
 consteval std::int64_t high_constant(std::uint64_t bits) {

@@ -69,7 +69,7 @@ double measure_memory_rate(unsigned threads, std::chrono::nanoseconds time) {
         }
     } catch (const std::system_error& error) {
         workers.clear();
-        base::raise(base::system_error(error.code().value(), "measure a thread of", ""));
+        base::raise(base::refused_thread(error, "measure memory"));
     }
     work(0);
     workers.clear();

@@ -273,8 +273,8 @@ TEST_P(RefusedThreads, ASaveBehindTheCallersBackSaysWhatItNeeds) {
         }
     });
     if (GetParam() == 0) {
-        EXPECT_THAT(
-            what, AllOf(HasSubstr("start thread"), HasSubstr("ulimit -u"), HasSubstr("pids.max")));
+        EXPECT_THAT(what, AllOf(HasSubstr("start thread"), HasSubstr("ulimit -u"),
+                                HasSubstr("pids.max"), HasSubstr("without save_async")));
     } else {
         EXPECT_EQ(what, "saved");
     }

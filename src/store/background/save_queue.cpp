@@ -39,10 +39,8 @@ std::thread thread_of(const std::function<void()>& loop) {
     try {
         return std::thread(loop);
     } catch (const std::system_error& error) {
-        base::raise(base::system_error(
-            error.code().value(), "start thread", "", kNoOffset,
-            "the save has not begun, for it needs a thread; raise the limit on threads (ulimit -u, "
-            "or pids.max of the cgroup), or save without save_async"));
+        base::raise(base::refused_thread(error, "start thread",
+                                         ", or save without save_async: the save has not begun"));
     }
 }
 
