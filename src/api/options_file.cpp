@@ -39,7 +39,7 @@ base::Failure wrong(const std::string& name, const std::string& what) {
 }
 
 // A text with its quotes, cut to a length that fits into a message.
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
     std::string out;
     format::append_json_string(out, text);
     if (out.size() > kShownMax) {
@@ -65,7 +65,7 @@ std::string shown(const JsonScalar& value) {
         case Kind::kReal:
             return fmt::to_string(value.real);
         case Kind::kString:
-            return quoted(*value.text);
+            return in_quotes(*value.text);
     }
     return "null";
 }
@@ -135,7 +135,7 @@ private:
                 return take_number(option, value);
             }
         }
-        return fmt::format("there is no option {}; there are {}", quoted(key_), known_keys());
+        return fmt::format("there is no option {}; there are {}", in_quotes(key_), known_keys());
     }
 
     std::string take_number(const Option& option, const JsonScalar& value) {
