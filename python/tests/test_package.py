@@ -3,6 +3,7 @@
 
 import ast
 import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
@@ -124,3 +125,10 @@ def test_libraries():
     table = subprocess.run(["objdump", "-T", MODULE], capture_output=True, text=True, check=True).stdout
     exported = [line.split()[-1] for line in table.splitlines() if " g " in line and ".text" in line]
     assert exported == ["PyInit__core"]
+
+
+def test_a_framework_that_is_not_installed_is_named():
+    if importlib.util.find_spec("lightning") or importlib.util.find_spec("pytorch_lightning"):
+        pytest.skip("PyTorch Lightning is installed")
+    with pytest.raises(ImportError, match="pip install lightning"):
+        importlib.import_module("penstock.lightning")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugins of docs/lightning.md with Trainer: the files that are there, and what a resume takes, as with Lightning's
+"""penstock.lightning with Trainer: the files that are there, and what a resume takes, as with Lightning's
 own plugin."""
 
 import pathlib
-import re
+import subprocess
 import sys
 
 import pytest
@@ -11,25 +11,17 @@ import pytest
 torch = pytest.importorskip("torch")
 lightning = pytest.importorskip("lightning")
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint  # noqa: E402
+from penstock.lightning import AsyncCheckpointIO, CheckpointIO  # noqa: E402
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "lightning.md"
 DATA = torch.utils.data.DataLoader(torch.arange(512.0).view(64, 8), batch_size=16)
 
 
 @pytest.fixture
 def plugins(tmp_path, monkeypatch):
-    """The classes of the page, by name; None: Lightning's own."""
+    """The classes by name; none: Lightning's own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("penstock_io", "background_io"):
-        found = re.search(rf"```python\n(# {name}\.py\n.*?)```", PAGE.read_text(), re.DOTALL)
-        (tmp_path / f"{name}.py").write_text(found[1])
-        sys.modules.pop(name, None)
-    from background_io import BackgroundIO
-    from penstock_io import PenstockIO
-
-    yield {"penstock": [PenstockIO], "background": [BackgroundIO], "stock": []}
-    BackgroundIO().teardown()
+    yield {"penstock": [CheckpointIO], "background": [AsyncCheckpointIO], "stock": []}
+    AsyncCheckpointIO().teardown()
 
 
 class Model(lightning.LightningModule):
@@ -127,3 +119,57 @@ def test_a_checkpoint_of_lightning_with_objects_is_resumed_if_it_is_trusted(plug
         resumed.fit(Model(), DATA, ckpt_path="stock.ckpt")
     resumed.fit(Model(), DATA, ckpt_path="stock.ckpt", weights_only=False)
     assert resumed.global_step == 8
+
+
+def test_objects_of_other_classes_are_saved_as_the_user_says(plugins):
+    plugin = [lambda: CheckpointIO(default=str)]
+    first = trainer(1, plugin)
+    first.fit(Model(where=pathlib.Path("/data")), DATA)
+    first.save_checkpoint("plain.ckpt")
+    assert torch.load("plain.ckpt")["hyper_parameters"]["where"] == "/data"
+    resumed = trainer(2, plugin)
+    resumed.fit(Model(where="/data"), DATA, ckpt_path="plain.ckpt")
+    assert resumed.global_step == 8
+
+
+@pytest.mark.parametrize("name", ["penstock", "background"])
+def test_what_the_plugin_cannot_do_is_said_before_anything_is_written(plugins, tmp_path, name):
+    (plugin,) = (made() for made in plugins[name])
+    with pytest.raises(TypeError, match="storage_options"):
+        plugin.save_checkpoint({}, "a.ckpt", {"anything": 1})
+    with pytest.raises(ValueError, match="not a path on this machine"):
+        plugin.save_checkpoint({}, "s3://bucket/a.ckpt")
+    with pytest.raises(TypeError, match="default"):
+        type(plugin)(default=3)
+    with pytest.raises(TypeError, match="did you mean 'default'"):
+        type(plugin)(defualt=str)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_error_of_a_save_in_the_background_is_of_the_next_call(plugins, tmp_path):
+    plugin = AsyncCheckpointIO()
+    (tmp_path / "taken.ckpt").mkdir()
+    plugin.save_checkpoint({"w": torch.ones(3)}, "taken.ckpt")
+    with pytest.raises(ValueError, match=r"taken.ckpt': it is a folder"):
+        plugin.teardown()
+    plugin.save_checkpoint({"w": torch.ones(3)}, "next.ckpt")
+    assert plugin.load_checkpoint("next.ckpt")["w"].sum() == 3
+
+
+def test_a_link_to_a_folder_is_removed_and_the_folder_stays(plugins, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.ckpt").symlink_to("folder")
+    CheckpointIO().remove_checkpoint("link.ckpt")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_the_older_name_of_the_package_is_taken_where_it_is_used(tmp_path):
+    """Its Trainer takes children of its own class. A folder stands for the package, which is not installed."""
+    folder = tmp_path / "pytorch_lightning" / "plugins"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    (folder / "__init__.py").touch()
+    (folder / "io.py").write_text("class CheckpointIO: pass\n")
+    program = "import pytorch_lightning, penstock.lightning as mine; print(mine.CheckpointIO.__mro__[1].__module__)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "pytorch_lightning.plugins.io\n", done.stderr
