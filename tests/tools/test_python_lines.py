@@ -5,8 +5,8 @@ import ast
 
 from sources import ROOT
 
-# Whole programs of their own: the interfaces of DeepNVMe, safetensors and Lightning, reports, measurements, models, rows,
-# plans. And types, which programs never run.
+# Whole programs of their own: the interfaces of DeepNVMe, safetensors and Lightning, reports, measurements, models,
+# rows, plans. And types, which programs never run.
 OTHERS = ("deepnvme", "report", "_measure", "safetensors", "weights", "features", "plan", "lightning.py", "_types.py")
 LINES_MAX = 3700
 
