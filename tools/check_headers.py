@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Each header compiles alone.
+"""Each header compiles alone, and each source of the Python module.
 
     tools/check_headers.py [--root DIR] [--all]
 
 A public header is compiled with include/ and nothing else, as a user has it. A header of src/ whose own source file
-includes it first is proven by the build, so only the others are compiled here (--all: every one).
+includes it first is proven by the build, so only the others are compiled here (--all: every one). The sources of the
+Python module are compiled together by the build, where one that lacks an include takes it from its neighbours.
 """
 
 import argparse
@@ -14,7 +15,10 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
+
+import nanobind
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from sources import ROOT, files  # noqa: E402
@@ -22,6 +26,7 @@ from sources import ROOT, files  # noqa: E402
 FLAGS = [
     "-std=c++20",
     "-fsyntax-only",
+    "-fvisibility=hidden",
     "-Wall",
     "-Wextra",
     "-Wshadow",
@@ -30,6 +35,8 @@ FLAGS = [
     "-x",
     "c++",
 ]
+# Headers of others, whose warnings do not count.
+PYTHON = [f"{sysconfig.get_path('include')}", f"{Path(nanobind.include_dir())}"]
 
 
 def proven_by_its_source(root, header):
@@ -46,7 +53,7 @@ def compile_alone(root, header, include_dirs):
     argv = [
         os.environ.get("CXX", "g++"),
         *FLAGS,
-        *(f"-I{d}" for d in include_dirs),
+        *(f"{'-isystem' if d in PYTHON else '-I'}{d}" for d in include_dirs),
         "-",
     ]
     run = subprocess.run(argv, input=includer, capture_output=True, text=True)
@@ -62,19 +69,19 @@ def main():
     include = root / "include"
     jobs = []
     for path in files(root):
-        if path.suffix != ".hpp":
-            continue
-        if path.parts[0] == "include":
+        if path.parts[0] == "include" and path.suffix == ".hpp":
             jobs.append((path, [include]))
-        elif path.parts[0] == "src" and (args.all or not proven_by_its_source(root, path)):
+        elif path.parts[0] == "src" and path.suffix == ".hpp" and (args.all or not proven_by_its_source(root, path)):
             jobs.append((path, [root / "src", include]))
+        elif path.parts[:2] == ("python", "src") and path.suffix == ".cpp":
+            jobs.append((path, [root / "src", include, root / "python" / "src", *PYTHON]))
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for header, status, text in pool.map(lambda job: compile_alone(root, *job), jobs):
             if status:
                 failed += 1
                 print(f"{header} does not compile alone:\n{text}")
-    print(f"{len(jobs)} headers compiled alone, {failed} failed")
+    print(f"{len(jobs)} headers and sources compiled alone, {failed} failed")
     return 1 if failed else 0
 
 

@@ -182,7 +182,7 @@ def all_parts():
     return [
         Part(
             "checks",
-            120,
+            200,
             [
                 Step("layers", tool("check_layers")),
                 Step("tidy", tool("check_tidy")),

@@ -7,6 +7,7 @@
 #include "names.hpp"
 #include "request.hpp"
 
+#include <penstock/options.hpp>
 #include <penstock/page_cache.hpp>
 
 #include <cstdint>

@@ -2,13 +2,12 @@
 // Files of formats for penstock/_state.py: made of objects, written by the engine; read, and
 // made into objects. Private: what users see is save(), load() and inspect().
 #include "arguments.hpp"
-#include "base/align.hpp"
-#include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "bind.hpp"
 #include "buffer_object.hpp"
 #include "engine_object.hpp"
 #include "file_image_object.hpp"
+#include "file_object.hpp"
 #include "fill_targets.hpp"
 #include "format/pickled.hpp"
 #include "format/safetensors.hpp"

@@ -3,6 +3,7 @@
 #include "arguments.hpp"
 #include "bind.hpp"
 #include "engine_object.hpp"
+#include "file_object.hpp"
 #include "names.hpp"
 #include "row_numbers.hpp"
 

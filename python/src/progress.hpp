@@ -5,6 +5,7 @@
 
 #include "nanobind.hpp"
 
+#include <penstock/error.hpp>
 #include <penstock/progress.hpp>
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 #include "weight_arguments.hpp"
 
 #include "arguments.hpp"
+#include "file_object.hpp"
 #include "names.hpp"
 
 #include <utility>

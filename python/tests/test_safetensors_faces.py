@@ -3,6 +3,7 @@
 same results, and the same kinds of errors."""
 
 import json
+import math
 import random
 import struct
 
@@ -180,3 +181,65 @@ def test_save_takes_arrays(tmp_path):
     for wrong in (np.array(["x"]), np.arange(3, dtype=">i4"), np.array([object()])):
         with pytest.raises(TypeError, match=r"state\['a'\]: an array of .* has no form"):
             penstock.save({"a": wrong}, path)
+
+
+def some_index(rng, shape):
+    """An index as people write them; now and then one that is wrong."""
+    chosen = []
+    for extent in shape[: rng.randint(0, len(shape))]:
+        a, b = (rng.choice([None, rng.randint(-extent - 2, extent + 2)]) for _ in range(2))
+        one = slice(a, b, rng.choice([None, 1, 2, 3]))
+        chosen.append(rng.choice([one, one, slice(None), rng.randint(-extent, extent), Ellipsis, None]))
+    index = tuple(one for i, one in enumerate(chosen) if one is not Ellipsis or Ellipsis not in chosen[:i])
+    return index[0] if len(index) == 1 and rng.random() < 0.7 else index
+
+
+@pytest.mark.parametrize("framework", ["pt", "np"])
+def test_a_slice_is_what_the_tensor_gives(tmp_path, framework):
+    rng = random.Random(5)
+    shapes = [(), (0,), (7,), (5, 3), (0, 4), (4, 0), (6, 2, 3), (300, 70)]
+    state = {str(i): torch.arange(math.prod(shape), dtype=torch.int16).reshape(shape) for i, shape in enumerate(shapes)}
+    our_torch.save_file(state, tmp_path / "s.safetensors")
+    with safe_open(tmp_path / "s.safetensors", framework) as file:
+        for _ in range(1500):
+            name = rng.choice(list(state))
+            whole = state[name] if framework == "pt" else state[name].numpy()
+            index = some_index(rng, whole.shape)
+            try:
+                expected = whole[index]
+            except (IndexError, TypeError, ValueError):
+                with pytest.raises(SafetensorError, match="slicing"):
+                    file.get_slice(name)[index]
+                continue
+            part = file.get_slice(name)[index]
+            assert part.shape == expected.shape and (part == expected).all(), (whole.shape, index)
+            if framework == "pt":
+                assert part.untyped_storage().nbytes() == part.nbytes
+
+
+def test_a_slice_of_rows_reads_no_others(tmp_path):
+    state = {"w": torch.arange(1 << 22, dtype=torch.float32).reshape(-1, 1024), "v": torch.ones(8)}
+    our_torch.save_file(state, tmp_path / "s.safetensors")
+    with safe_open(tmp_path / "s.safetensors", "pt") as file:
+        part = file.get_slice("w")
+        engine = penstock.default_engine()
+        wanted = [(slice(1000, 1008), 8), (5, 1), (-1, 1), ((slice(7, 9), slice(3, 4)), 2), (slice(0, 64, 2), 64)]
+        for index, rows in wanted:
+            before = engine.stats()
+            assert torch.equal(part[index], state["w"][index])
+            after = engine.stats()
+            read = after.bytes_read + after.bytes_cached - before.bytes_read - before.bytes_cached
+            assert read <= rows * 4096 + 8192, index
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n\t"])
+@pytest.mark.parametrize("metadata", [{}, {"a": "b", "ü": '"}'}])
+@pytest.mark.parametrize("first", [True, False])
+def test_metadata_wherever_it_is_in_the_header(tmp_path, space, metadata, first):
+    rows = {"__metadata__": metadata, "w": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}
+    words = [f'"{name}":{space}{json.dumps(rows[name])}' for name in sorted(rows, reverse=not first)]
+    header = ("{" + ",".join(words) + "}").encode()
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + b"x")
+    with safe_open(path, "np") as file:
+        assert file.metadata() == metadata

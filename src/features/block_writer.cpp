@@ -12,10 +12,16 @@
 namespace penstock::features {
 
 BlockWriter::BlockWriter(std::shared_ptr<Engine> engine, File file, std::uint64_t offset)
-    : engine_(std::move(engine)),
-      file_(std::move(file)),
-      blocks_{pool_.take(kBytes), pool_.take(kBytes)},
-      at_(offset) {}
+    : engine_(std::move(engine)), file_(std::move(file)), at_(offset) {}
+
+// Makes the block at its first use: a short file needs no second one.
+std::byte* BlockWriter::room() {
+    Buffer& block = blocks_[current_];
+    if (block.bytes().empty()) {
+        block = pool_.take(kBytes);
+    }
+    return block.data() + filled_;
+}
 
 BlockWriter::~BlockWriter() {
     for (Transfer& transfer : transfers_) {
@@ -31,7 +37,7 @@ BlockWriter::~BlockWriter() {
 void BlockWriter::put(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
         const std::uint64_t now = std::min<std::uint64_t>(bytes.size(), kBytes - filled_);
-        std::memcpy(blocks_[current_].data() + filled_, bytes.data(), now);
+        std::memcpy(room(), bytes.data(), now);
         filled_ += now;
         bytes = bytes.subspan(now);
         if (filled_ == kBytes) {
@@ -43,7 +49,7 @@ void BlockWriter::put(std::span<const std::byte> bytes) {
 void BlockWriter::put_zeros(std::uint64_t bytes) {
     while (bytes != 0) {
         const std::uint64_t now = std::min(bytes, kBytes - filled_);
-        std::memset(blocks_[current_].data() + filled_, 0, now);
+        std::memset(room(), 0, now);
         filled_ += now;
         bytes -= now;
         if (filled_ == kBytes) {

@@ -45,6 +45,8 @@ public:
     void finish();
 
 private:
+    /// The place of the next byte.
+    [[nodiscard]] std::byte* room();
     void flush(std::uint64_t padding);
 
     std::shared_ptr<Engine> engine_;

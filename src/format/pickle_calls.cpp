@@ -5,6 +5,7 @@
 #include "format/grammar.hpp"
 #include "format/numpy_types.hpp"
 #include "format/torch_types.hpp"
+#include "format/utf8.hpp"
 
 #include <fmt/format.h>
 
@@ -99,24 +100,6 @@ std::optional<std::int64_t> storage_class(std::string_view module, std::string_v
         }
     }
     return std::nullopt;
-}
-
-// Converts UTF-8 to Latin-1: protocol 2 encodes bytes so.
-std::optional<std::string> latin1(std::string_view text) {
-    std::string out;
-    out.reserve(text.size());
-    for (std::size_t i = 0; i < text.size(); ++i) {
-        const auto c = static_cast<unsigned char>(text[i]);
-        if (c < 0x80) {
-            out += text[i];
-        } else if ((c == 0xC2 || c == 0xC3) && i + 1 < text.size()) {
-            out += static_cast<char>(((c & 3U) << 6U) |
-                                     (static_cast<unsigned char>(text[++i]) & 0x3FU));
-        } else {
-            return std::nullopt;
-        }
-    }
-    return out;
 }
 
 }  // namespace
@@ -276,7 +259,7 @@ ValueId PickleCalls::encode(const Items& items) {
     if (!may_copy(tree_.at(items[0]).text.size())) {
         return refused(kTooMany);
     }
-    auto bytes = latin1(tree_.at(items[0]).text);
+    auto bytes = latin1_of(tree_.at(items[0]).text);
     if (!bytes) {
         return refused("bytes are made of characters past U+00FF");
     }

@@ -8,6 +8,7 @@
 #include "format/pickle_codes.hpp"
 #include "format/pickle_output.hpp"
 #include "format/torch_types.hpp"
+#include "format/utf8.hpp"
 
 #include <fmt/format.h>
 
@@ -139,20 +140,10 @@ private:
     // Writes bytes as the Latin-1 of a string: protocol 2 has no bytes.
     bool bytes(std::string_view data) {
         global("_codecs", "encode");
-        const auto two = std::count_if(
-            data.begin(), data.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
-        if (!begin_string(data.size() + static_cast<std::uint64_t>(two))) {
+        if (!begin_string(utf8_bytes(data))) {
             return false;
         }
-        for (const char c : data) {
-            const auto b = static_cast<unsigned char>(c);
-            if (b < 0x80) {
-                out_ += c;
-            } else {
-                out_ += static_cast<char>(0xC0U | (b >> 6U));
-                out_ += static_cast<char>(0x80U | (b & 0x3FU));
-            }
-        }
+        append_utf8(out_, data);
         string("latin1");
         code(Code::kTuple2);
         code(Code::kReduce);

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -15,10 +16,12 @@ namespace {
 
 // Minimum size of a part, because the pages at its ends stay when it is freed.
 constexpr std::uint64_t kPartBytesMin = base::kMiB;
+constexpr std::uint64_t kHeapBytesMax = 64 * base::kKiB;
+constexpr std::uint64_t kLineBytes = 64;
 
-// Computes positions in the mapping, and its size.
+// Computes positions in memory that begins at a multiple of `alignment`, and its size.
 std::uint64_t lay_out(std::span<const Stretch> stretches, std::span<const std::size_t> order,
-                      std::vector<std::uint64_t>& positions) {
+                      std::uint64_t alignment, std::vector<std::uint64_t>& positions) {
     std::uint64_t at = 0;
     std::uint64_t end = 0;  // in the file
     for (const std::size_t i : order) {
@@ -29,13 +32,27 @@ std::uint64_t lay_out(std::span<const Stretch> stretches, std::span<const std::s
         if (at != 0 && s.offset >= end && s.offset - end < base::kPageBytes) {
             at += s.offset - end;
         } else {
-            at = base::align_up(at, base::kPageBytes) + s.offset % base::kPageBytes;
+            at = base::align_up(at, alignment) + s.offset % alignment;
         }
         positions[i] = at;
         at += s.bytes;
         end = s.offset + s.bytes;
     }
     return at;
+}
+
+// Memory and its owner.
+base::Result<std::pair<std::shared_ptr<void>, std::span<std::byte>>> allocate(std::uint64_t bytes) {
+    if (bytes <= kHeapBytesMax) {
+        constexpr std::align_val_t kAligned{kLineBytes};
+        auto* const data = static_cast<std::byte*>(::operator new(bytes, kAligned));
+        const std::shared_ptr<void> owner(data, [](void* p) { ::operator delete(p, kAligned); });
+        return std::pair{owner, std::span(data, bytes)};
+    }
+    PENSTOCK_TRY(block, Block::make(bytes));
+    auto mapping = std::make_shared<Block>(std::move(block));
+    const std::span<std::byte> mapped = mapping->bytes();
+    return std::pair{std::shared_ptr<void>(std::move(mapping)), mapped};
 }
 
 }  // namespace
@@ -49,17 +66,20 @@ base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches) 
         return stretches[a].offset < stretches[b].offset;
     });
     std::vector<std::uint64_t> positions(stretches.size());
-    const std::uint64_t total = lay_out(stretches, order, positions);
+    std::uint64_t total = lay_out(stretches, order, kLineBytes, positions);
     if (total == 0) {
         return made;
     }
-    PENSTOCK_TRY(block, Block::make(total));
-    const auto mapping = std::make_shared<Block>(std::move(block));
+    if (total > kHeapBytesMax) {
+        total = lay_out(stretches, order, base::kPageBytes, positions);
+    }
+    PENSTOCK_TRY(memory, allocate(total));
+    const std::shared_ptr<void>& mapping = memory.first;
+    const std::span<std::byte> bytes = memory.second;
     std::vector<std::size_t> members;
     std::uint64_t begin = 0;
     const auto close = [&](std::uint64_t end) {
-        const auto part =
-            std::make_shared<Part>(mapping, mapping->bytes().subspan(begin, end - begin));
+        const auto part = std::make_shared<Part>(mapping, bytes.subspan(begin, end - begin));
         for (const std::size_t i : members) {
             made.places_[i] = {part, positions[i] - begin};
         }

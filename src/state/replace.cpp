@@ -8,8 +8,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <cstdint>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -22,6 +27,10 @@ namespace {
 constexpr std::size_t kOldNameBytesMax = 200;  // of the old name in the temporary one: 255 in all
 constexpr std::size_t kRandomDigits = 16;
 constexpr std::string_view kSuffix = ".tmp";
+// A list of a larger folder takes longer than a small save. It is made again after a hundred times
+// as long as it took.
+constexpr std::size_t kSmallFolder = 256;
+constexpr int kPauseFactor = 100;
 // A name is lost only to a process that collects within the same few microseconds.
 constexpr int kNamesMax = 100;
 
@@ -90,6 +99,17 @@ Folder open_if_allowed(const FileSystem& files, const std::string& path) {
         }
         return {};
     }
+}
+
+// The time before which a large folder is not listed again, by the hash of its path. Folders that
+// share a place are listed less often.
+std::atomic<std::int64_t>& pause_of(const std::string& folder) {
+    static std::array<std::atomic<std::int64_t>, 64> pauses{};
+    return pauses[std::hash<std::string>()(folder) % pauses.size()];
+}
+
+std::int64_t now_ns() {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
 }  // namespace
@@ -167,11 +187,17 @@ void Replacement::take_name(const std::string& name) {
 // Removes files of killed saves of the same file: their locks are free. Optional, so errors do not
 // stop the save.
 void Replacement::collect_abandoned(const std::string& name) noexcept {
-    if (!open_folder_.is_open()) {
+    std::atomic<std::int64_t>& pause = pause_of(folder_);
+    const std::int64_t begin = now_ns();
+    if (!open_folder_.is_open() || begin < pause.load()) {
         return;
     }
     try {
         const std::vector<std::string> others = open_folder_.list();
+        if (others.size() > kSmallFolder) {
+            const std::int64_t end = now_ns();
+            pause.store(end + kPauseFactor * (end - begin));
+        }
         for (const std::string& other : others) {
             if (named_by_temporary(other) != kept_in_temporary(name)) {
                 continue;

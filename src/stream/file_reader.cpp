@@ -4,6 +4,7 @@
 #include "base/align.hpp"
 #include "base/assert.hpp"
 #include "base/raise.hpp"
+#include "base/wait_slice.hpp"
 #include "format/crc32.hpp"
 #include "stream/progress_clock.hpp"
 #include "stream/pump.hpp"
@@ -26,6 +27,8 @@ constexpr std::uint64_t kGapBytesMax = 64 * base::kKiB;
 // Limit on the memory that all gaps are read into; further gaps are not read.
 constexpr std::uint64_t kGapsBytesMax = 16 * base::kMiB;
 constexpr std::size_t kWindowSteps = 32;
+// Up to so much, a pump and threads of its own cost more than the reading.
+constexpr std::uint64_t kAloneBytesMax = 2 * base::kMiB;
 
 class StepMaker {
 public:
@@ -178,6 +181,36 @@ private:
     ReadHelpers helpers_;  // after the pump, which they wake
 };
 
+bool is_small(const ReadSteps& steps) {
+    const auto is_of_host = [](const Extent& e) { return e.memory.kind == MemoryKind::kHost; };
+    return steps.steps.size() == 1 && steps.bytes() <= kAloneBytesMax &&
+           std::all_of(steps.steps[0].extents.begin(), steps.steps[0].extents.end(), is_of_host);
+}
+
+// Reads and sums on this thread, which copies what the page cache has.
+void read_alone(Engine& engine, const File& file, std::span<const Wanted> wanted, ReadSteps& steps,
+                const ReadFileOptions& options, ProgressClock& clock) {
+    TransferRequest request;
+    request.files = {file};
+    request.extents = std::move(steps.steps[0].extents);
+    request.options.cache = options.cache;
+    Transfer transfer = engine.run(std::move(request));
+    while (!transfer.wait_for(base::kWaitSlice)) {
+        try {
+            clock.tick();
+        } catch (...) {
+            transfer.cancel();
+            throw;
+        }
+    }
+    for (ReadPiece& piece : steps.pieces) {
+        const Wanted& w = wanted[piece.wanted];
+        piece.found = sum_of(w, {w.into.data + piece.begin, piece.bytes});
+    }
+    clock.add(steps.steps[0].bytes);
+    clock.tick(true);
+}
+
 // Combines the CRC of a stretch from those of its pieces, which are contiguous.
 std::optional<WrongSum> compare(std::span<const Wanted> wanted, std::span<const ReadPiece> pieces) {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -214,7 +247,11 @@ std::optional<WrongSum> read_file(Engine& engine, const File& file, std::span<co
     {
         ProgressClock clock(progress, "load", file.path());
         clock.set_total(steps.bytes());
-        StepReader(engine, file, wanted, steps, options, clock).run();
+        if (is_small(steps)) {
+            read_alone(engine, file, wanted, steps, options, clock);
+        } else {
+            StepReader(engine, file, wanted, steps, options, clock).run();
+        }
     }
     return compare(wanted, steps.pieces);
 }

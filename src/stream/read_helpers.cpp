@@ -188,9 +188,11 @@ void ReadHelpers::touch_one(std::unique_lock<std::mutex>& lock) {
 void ReadHelpers::sum(ReadPiece& piece) {
     const Wanted& w = wanted_[piece.wanted];
     const ConstMemory memory(w.into.data + piece.begin, piece.bytes, w.into.kind, w.into.device);
-    piece.found = windows_.with(memory, [&](std::span<const std::byte> bytes) {
-        return w.sums.empty() ? std::uint64_t{format::crc32(bytes)} : content_hash(bytes);
-    });
+    piece.found = windows_.with(memory, [&](auto bytes) { return sum_of(w, bytes); });
+}
+
+std::uint64_t sum_of(const Wanted& wanted, std::span<const std::byte> bytes) {
+    return wanted.sums.empty() ? std::uint64_t{format::crc32(bytes)} : content_hash(bytes);
 }
 
 }  // namespace penstock::stream

@@ -40,6 +40,9 @@ struct ReadSteps {
     [[nodiscard]] std::uint64_t bytes() const;
 };
 
+/// The sum of bytes of a stretch, as those that it is compared with.
+[[nodiscard]] std::uint64_t sum_of(const Wanted& wanted, std::span<const std::byte> bytes);
+
 class ReadHelpers {
 public:
     /// Both outlive it. `tell` is called on any thread when more memory is faulted in or all is

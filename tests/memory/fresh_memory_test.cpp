@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@ namespace penstock::memory {
 namespace {
 
 constexpr std::uint64_t kPage = base::kPageBytes;
+constexpr std::uint64_t kLine = 64;
+constexpr std::uint64_t kHeapMax = 64 * base::kKiB;  // up to here, gaps included, it is of the heap
 
 // Bytes of a range that are in memory, in whole pages.
 std::uint64_t resident(std::span<std::byte> bytes) {
@@ -47,6 +50,9 @@ TEST(FreshMemoryTest, EachStretchLiesInItsPageAsInTheFileAndMeetsNoOther) {
             at += bytes + (random() % 3 == 0 ? random() % 20'000 : random() % 64);
         }
         std::shuffle(stretches.begin(), stretches.end(), random);
+        const std::uint64_t wanted =
+            std::accumulate(stretches.begin(), stretches.end(), std::uint64_t{0},
+                            [](std::uint64_t sum, const Stretch& s) { return sum + s.bytes; });
         const FreshMemory memory = FreshMemory::make(stretches).value();
         std::vector<std::pair<std::byte*, std::size_t>> order;
         for (std::size_t i = 0; i < stretches.size(); ++i) {
@@ -55,8 +61,8 @@ TEST(FreshMemoryTest, EachStretchLiesInItsPageAsInTheFileAndMeetsNoOther) {
                 EXPECT_EQ(address, nullptr);
                 continue;
             }
-            EXPECT_EQ(reinterpret_cast<std::uintptr_t>(address) % kPage,
-                      stretches[i].offset % kPage);
+            const std::uint64_t unit = wanted > kHeapMax ? kPage : kLine;
+            EXPECT_EQ(reinterpret_cast<std::uintptr_t>(address) % unit, stretches[i].offset % unit);
             order.emplace_back(memory.address(i), i);
         }
         std::sort(order.begin(), order.end());

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -359,6 +360,23 @@ TEST(Replacement, TakesAwayWhatNobodyWritesAnyMore) {
     }
     busy.commit();
     EXPECT_EQ(FileSystem::local().list(folder.path()).size(), others.size() + 1);
+}
+
+// A list of it would take longer than the save, and is not made each time.
+TEST(Replacement, TakesItAwayFromLargeFoldersLater) {
+    const support::TempFolder folder;
+    for (int i = 0; i < 1000; ++i) {
+        std::ofstream(folder / fmt::format("{}.txt", i)) << i;
+    }
+    const std::string abandoned = folder / ".state.pt.0123456789abcdef.tmp";
+    for (int round = 0; round < 2; ++round) {
+        std::ofstream(abandoned) << "half of it";
+        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+        while (std::filesystem::exists(abandoned) && std::chrono::steady_clock::now() < end) {
+            Replacement(FileSystem::local(), folder / "state.pt").commit();
+        }
+        EXPECT_FALSE(std::filesystem::exists(abandoned)) << round;
+    }
 }
 
 TEST(SumTable, ForeignAndDamagedTablesAreToldApart) {

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from penstock import _arguments, _core, _errors, _load, _state
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _Tensor = TypeVar("_Tensor")
 
+_METADATA_FIRST = b'{"__metadata__":'
 _FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy", "numpy": "numpy"}
 _FRAMEWORKS |= {"flax": "flax", "jax": "flax"}
 
@@ -29,28 +31,22 @@ class SafetensorError(Exception):
     """The file is not a .safetensors, or lacks a tensor."""
 
 
-@contextmanager
-def errors() -> Iterator[None]:
-    """Turns Damaged into the error of safetensors; errors of the system are not changed."""
-    try:
-        yield
-    except _errors.Damaged as error:
-        raise SafetensorError(str(error)) from error
-
-
 class OpenFile:
     """An open file: names, and (type, shape) of each. source: a path, or bytes. handle: a descriptor of the path."""
 
     def __init__(self, source: Any, handle: int | None = None) -> None:
         is_bytes = isinstance(source, (bytes, bytearray))
         path, given = ("bytes", bytes(source)) if is_bytes else (os.fspath(source), handle)
-        with errors():
+        try:
             opened = _load.Source(os.fsdecode(path), "load", None, "auto", given, 0 if is_bytes else None)
+        except _errors.Damaged as error:  # errors of the system are not changed
+            raise SafetensorError(str(error)) from error
         if opened.kind != "safetensors":
             raise SafetensorError(f"load: '{opened.path}' is not a .safetensors; penstock.load() reads it")
         self.path = opened.path
         self._file = opened.file
-        self._rows = {row[0]: (item, row[1], list(row[2])) for item, row in enumerate(opened.rows)}
+        # (item, its first byte that is read, type, shape)
+        self._rows = {row[0]: (item, 0, row[1], list(row[2])) for item, row in enumerate(opened.rows)}
 
     def names(self) -> list[str]:
         return list(self._rows)
@@ -59,17 +55,29 @@ class OpenFile:
         if name not in self._rows:
             lacking = _core._format.lacking(name, self.names())
             raise SafetensorError(f"load: '{self.path}' has {lacking}")
-        return self._rows[name][1:]
+        return self._rows[name][2:]
 
     def read(self, names: list[str]) -> list[tuple[Any, int]]:
         """(memory, offset in it) of each."""
         parts = []
         for name in names:
-            self.row(name)
-            item, kind, shape = self._rows[name]
-            parts.append((item, 0, bytes_of(kind, shape)))
-        with errors():
+            kind, shape = self.row(name)
+            parts.append((*self._rows[name][:2], bytes_of(kind, shape)))
+        try:
             return list(self._file.read(parts, None))
+        except _errors.Damaged as error:
+            raise SafetensorError(str(error)) from error
+
+    def cut(self, name: str, begin: int, end: int) -> OpenFile | None:
+        """The same file with one tensor, of which there are these rows (of the first dimension). None: a row has no
+        whole number of bytes."""
+        item, _, kind, shape = self._rows[name]
+        row_bytes = bytes_of(kind, shape[1:])
+        if row_bytes * shape[0] != bytes_of(kind, shape):
+            return None
+        made = copy.copy(self)
+        made._rows = {name: (item, begin * row_bytes, kind, [end - begin, *shape[1:]])}
+        return made
 
     def close(self) -> None:
         self._file = None
@@ -173,7 +181,11 @@ class safe_open(Generic[_Tensor]):  # noqa: N801 - the name that safetensors has
 
     def metadata(self) -> dict[str, str] | None:
         self._open()
-        found: dict[str, str] | None = json.loads(self._header).get("__metadata__")
+        found: dict[str, str] | None
+        if self._header.startswith(_METADATA_FIRST):  # where writers put it: the rest may be long
+            found = json.JSONDecoder().raw_decode(self._header[len(_METADATA_FIRST) :].decode().lstrip())[0]
+        else:
+            found = json.loads(self._header).get("__metadata__")
         return found
 
     @_arguments.named
@@ -207,10 +219,34 @@ class Slice(Generic[_Tensor]):
         return self._file.row(self._name)[0]
 
     def __getitem__(self, index: Index) -> _Tensor:
-        whole = self._make(self._file, [self._name])[0]
+        """Of the first dimension only the rows that an integer or a slice selects are read."""
+        begin, end, rest = _rows_of(index, self.get_shape())
+        file = self._file.cut(self._name, begin, end) if begin < end else None
+        read = self._make(file or self._file, [self._name])[0]
         try:
-            part = whole[index]
+            part = read[rest if file else index]
         except (IndexError, TypeError, ValueError) as error:
             raise SafetensorError(f"Error during slicing {index!r} of {self.get_shape()}: {error}") from error
-        own: _Tensor = part.clone() if hasattr(part, "clone") else part.copy()
+        is_all = file is not None and rest in (0, _ALL)
+        own: _Tensor = part if is_all else part.clone() if hasattr(part, "clone") else part.copy()
         return own
+
+
+_ALL = slice(None, None, 1)
+
+
+def _rows_of(index: Any, shape: list[int]) -> tuple[int, int, Any]:
+    """The range of rows that an index selects, and the index into them. An empty range: all have to be read, for the
+    error of an index that is wrong, too."""
+    first, *others = index if isinstance(index, tuple) and index else (index,)
+    begin = end = 0
+    inner: Any = 0
+    if shape and type(first) is int and -shape[0] <= first < shape[0]:
+        begin = first % shape[0]
+        end = begin + 1
+    elif shape and isinstance(first, slice):
+        with contextlib.suppress(TypeError):
+            begin, end, step = first.indices(shape[0])
+            inner = slice(None, None, step)
+            end = end if step > 0 else begin
+    return begin, end, (inner, *others) if others else inner

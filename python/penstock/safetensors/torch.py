@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from penstock import _arguments, _load, _state
+from penstock import _arguments, _state
 from penstock.safetensors._open import OpenFile, all_of, bytes_of, type_named
 from penstock.safetensors._write import to_bytes, to_file
 
@@ -18,8 +18,10 @@ def tensors_of(file: OpenFile, names: list[str]) -> list[Any]:
     for name, (memory, at) in zip(names, file.read(names), strict=True):
         kind, shape = file.row(name)
         dtype = getattr(torch, type_named(kind, file.path, name))
-        storage = _load.storage_over(memory, at, bytes_of(kind, shape))
-        out.append(torch.empty(0, dtype=dtype).set_(storage).view(shape))
+        count = bytes_of(kind, shape) // dtype.itemsize
+        # Its storage is of exactly these bytes.
+        flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=at) if count else torch.empty(0, dtype=dtype)
+        out.append(flat.view(shape))
     return out
 
 
