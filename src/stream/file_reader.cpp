@@ -194,12 +194,16 @@ void read_alone(Engine& engine, const File& file, std::span<const Wanted> wanted
     request.files = {file};
     request.extents = std::move(steps.steps[0].extents);
     request.options.cache = options.cache;
-    Transfer transfer = engine.run(std::move(request));
-    while (!transfer.wait_for(base::kWaitSlice)) {
+    std::optional<Transfer> transfer = engine.try_run(request);
+    for (; !transfer; transfer = engine.try_run(request)) {
+        engine.wait_for_room(base::kWaitSlice);  // other callers use all transfers
+        clock.tick();
+    }
+    while (!transfer->wait_for(base::kWaitSlice)) {
         try {
             clock.tick();
         } catch (...) {
-            transfer.cancel();
+            transfer->cancel();
             throw;
         }
     }

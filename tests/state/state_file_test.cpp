@@ -16,11 +16,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <fstream>
 #include <numeric>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -167,6 +169,27 @@ TEST_F(StateFileTest, AnyBoxIsWhatSlicingGives) {
             ASSERT_TRUE(memory == expected) << name << " round " << round;
         }
     }
+}
+
+// More readers than the engine has transfers for.
+TEST_F(StateFileTest, SmallReadsWaitForTheirTurn) {
+    const Made saved = made({{"v", {1000}}});
+    save_file(engine_, folder_ / "v.safetensors", saved.state);
+    std::vector<std::jthread> readers;
+    std::atomic<int> right{0};
+    for (int i = 0; i < 6; ++i) {
+        readers.emplace_back([&] {
+            StateFile file(engine_, folder_ / "v.safetensors");
+            for (int round = 0; round < 300; ++round) {
+                Bytes back(saved.data[0].size());
+                const TensorRead one{.name = "v", .into = back};
+                file.read({&one, 1});
+                right += back == saved.data[0] ? 1 : 0;
+            }
+        });
+    }
+    readers.clear();
+    EXPECT_EQ(right, 6 * 300);
 }
 
 // A tensor that another framework left transposed.
