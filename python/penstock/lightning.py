@@ -5,8 +5,8 @@
 
     trainer = lightning.Trainer(plugins=[CheckpointIO()])
 
-A checkpoint is one .ckpt file, which torch.load reads too. This module imports lightning, or pytorch_lightning where
-that is imported already or is the only one of the two; nothing else of Penstock does."""
+A checkpoint is one .ckpt file, which torch.load reads too. The Trainer is of lightning or of pytorch_lightning: import
+it first where both are installed. Nothing else of Penstock imports them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,26 @@ from penstock import _arguments, _state
 __all__ = ["AsyncCheckpointIO", "CheckpointIO"]
 
 
-def _base() -> Any:
-    """The class whose children the Trainer takes: each of the two packages has its own."""
-    names = ["pytorch_lightning", "lightning.pytorch"]
-    for name in names if "pytorch_lightning" in sys.modules else reversed(names):
+def _bases() -> list[Any]:
+    """The classes whose children a Trainer takes. The two packages have one each: those of the packages that are
+    imported, or of the first that is installed."""
+    names = ["lightning.pytorch", "pytorch_lightning"]
+    imported = [name for name in names if name.partition(".")[0] in sys.modules]
+    found = []
+    for name in imported or names:
+        if found and not imported:
+            break
         try:
-            return importlib.import_module(f"{name}.plugins.io").CheckpointIO
+            found.append(importlib.import_module(f"{name}.plugins.io").CheckpointIO)
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != name.partition(".")[0]:
                 raise
-    raise ImportError("penstock.lightning: PyTorch Lightning is not installed: pip install lightning")
+    if not found:
+        raise ImportError("penstock.lightning: PyTorch Lightning is not installed: pip install lightning")
+    return found
 
 
-class CheckpointIO(_base()):  # type: ignore[misc]
+class CheckpointIO(*_bases()):  # type: ignore[misc]
     """Writes each checkpoint as penstock.save() does: it is durable, and has checksums, when the call returns.
 
     default: as for penstock.save(): called with each object that a checkpoint cannot hold, such as an object in the
