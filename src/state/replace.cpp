@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -28,9 +29,10 @@ constexpr std::size_t kOldNameBytesMax = 200;  // of the old name in the tempora
 constexpr std::size_t kRandomDigits = 16;
 constexpr std::string_view kSuffix = ".tmp";
 // A list of a larger folder takes longer than a small save. It is made again after a hundred times
-// as long as it took.
+// as long as it took, but not much later where something else delayed it.
 constexpr std::size_t kSmallFolder = 256;
 constexpr int kPauseFactor = 100;
+constexpr std::int64_t kPauseMaxNs = 10'000'000'000;
 // A name is lost only to a process that collects within the same few microseconds.
 constexpr int kNamesMax = 100;
 
@@ -196,7 +198,7 @@ void Replacement::collect_abandoned(const std::string& name) noexcept {
         const std::vector<std::string> others = open_folder_.list();
         if (others.size() > kSmallFolder) {
             const std::int64_t end = now_ns();
-            pause.store(end + kPauseFactor * (end - begin));
+            pause.store(end + std::min(kPauseFactor * (end - begin), kPauseMaxNs));
         }
         for (const std::string& other : others) {
             if (named_by_temporary(other) != kept_in_temporary(name)) {
