@@ -93,7 +93,7 @@ class CheckpointIO(*_bases()):  # type: ignore[misc]
 class AsyncCheckpointIO(CheckpointIO):
     """The same, written while training continues, as by penstock.save_async(). A checkpoint is in its place when the
     next call of any plugin of this class returns, or teardown(): docs/lightning.md has what that means for a Trainer.
-    """
+    Not thread-safe."""
 
     _pending: penstock.PendingSave[None] | None = None  # of the class: one save is in progress at most
 

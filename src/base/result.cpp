@@ -145,6 +145,9 @@ Error out_of_memory(std::string_view operation) noexcept {
 Error refused_thread(const std::system_error& refused, std::string_view operation,
                      std::string_view more) noexcept {
     const int number = refused.code().value();
+    if (number != EAGAIN) {  // as_result() meets other errors, too
+        return system_error(number, operation, {});
+    }
     return make_error(ErrorCode::kSystem, number, operation, {}, kNoOffset, [number, more] {
         return system_message(number, {},
                               fmt::format("raise the limit on threads (ulimit -u, or pids.max of "

@@ -11,6 +11,7 @@
 #include "stream/read_helpers.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <memory_resource>
 #include <numeric>
@@ -204,6 +205,10 @@ void read_alone(Engine& engine, const File& file, std::span<const Wanted> wanted
             clock.tick();
         } catch (...) {
             transfer->cancel();
+            try {
+                transfer->wait();              // the device may write to the memory until then
+            } catch (const std::exception&) {  // it was cancelled
+            }
             throw;
         }
     }

@@ -4,6 +4,7 @@
 #include "stream/pump.hpp"
 
 #include "simulation/fake_file_system.hpp"
+#include "stream/file_reader.hpp"
 
 #include <penstock/penstock.hpp>
 
@@ -194,6 +195,27 @@ TEST_F(PumpTest, ProgressStopsItWhileItWaits) {
     } catch (const Error& error) {
         EXPECT_EQ(error.reason(), ErrorCode::kCancelled);
     }
+}
+
+// A small load, which has no pump: the memory is its caller's again when it throws.
+TEST_F(PumpTest, ASmallLoadThatIsStoppedWaitsForTheDevice) {
+    held_[0] = true;
+    std::thread other([&] {
+        std::this_thread::sleep_for(500ms);
+        release();
+    });
+    std::vector<std::byte> into(1 << 19);  // too much for the caller's own thread
+    const Wanted wanted{.offset = 0, .into = into};
+    try {
+        static_cast<void>(read_file(*engine_, files_.open("/0/file", {.access = Access::kRead}),
+                                    {&wanted, 1}, {},
+                                    [](std::uint64_t, std::uint64_t) { return false; }));
+        ADD_FAILURE() << "it said nothing";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.reason(), ErrorCode::kCancelled);
+    }
+    EXPECT_EQ(engine_->running(), 0U);
+    other.join();
 }
 
 }  // namespace
