@@ -12,6 +12,7 @@ ends with 0. --fake runs it all on the fake driver: every line says FAKE, and no
 """
 
 import argparse
+import concurrent.futures
 import datetime
 import json
 import os
@@ -29,6 +30,7 @@ ROOT = HERE if KIT else HERE.parent
 MINUTES = 8
 PYTHON_TESTS = ROOT / "python" / "tests" / "gpu"
 PYTHON_SECONDS_MAX = 120
+BAR_SECONDS = 60
 CLEAN_UP_SECONDS = 10
 ON_THE_FAKE = {"device": "*", "features": "DeviceGathers*:RowServer*:RowRing*"}
 ASK = """
@@ -47,7 +49,7 @@ def first_build():
 def environment(build, fake):
     env = dict(os.environ)
     if KIT:
-        env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), str(ROOT)])
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "python"), str(ROOT), env.get("PYTHONPATH")]))
         env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(ROOT / "lib"), env.get("LD_LIBRARY_PATH")]))
         env["PENSTOCK_FAKE_GPU"] = str(ROOT / "fake")
     if fake:
@@ -127,13 +129,18 @@ def python_tests(run, mark):
         run.note(f"{mark}python", "not run", 0, words[-1])
         return {}
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60"]
-    counts = {}
-    for path in sorted(PYTHON_TESTS.glob("*_cases.py")):
+
+    def run_file(path):
         with tempfile.TemporaryDirectory(prefix="penstock-gpu-") as folder:
             command = [*words, "--basetemp", f"{folder}/cases", str(path)]
-            done = run.step(f"{mark}python {path.stem}", command, seconds=PYTHON_SECONDS_MAX, FAKE_GPU_DEVICES="2")
-        if done is not None:
-            for count, what in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", done.stdout[-300:]):
+            return run.step(f"{mark}python {path.stem}", command, seconds=PYTHON_SECONDS_MAX, FAKE_GPU_DEVICES="2")
+
+    counts = {}
+    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as together:
+        for done in together.map(run_file, sorted(PYTHON_TESTS.glob("*_cases.py"))):
+            for count, what in re.findall(
+                r"(\d+) (passed|failed|skipped|errors?)\b", done.stdout[-300:] if done else ""
+            ):
                 counts[what] = counts.get(what, 0) + int(count)
     return counts
 
@@ -155,6 +162,7 @@ def bars(run, build, folder):
             continue
         kept = folder / f"{name}.json"
         command = [sys.executable, "-m", "benchmarks", name, "--build", str(build), "--dir", str(folder)]
+        command += ["--budget-s", str(BAR_SECONDS)]
         done = run.step(f"bar {name}", [*command, "--json", str(kept)], good=(0, 1, 2, 77))
         if done is None:
             continue

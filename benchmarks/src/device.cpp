@@ -42,9 +42,9 @@ EngineOptions device_options(const Arguments& arguments) {
 
 void move(Engine& engine, const File& file, bool write, AnyMemory memory, std::uint64_t offset) {
     if (write) {
-        engine.run_write(file, memory, offset).wait();
+        engine.write(file, memory, offset);
     } else {
-        engine.run_read(file, memory, offset).wait();
+        engine.read(file, memory, offset);
     }
 }
 

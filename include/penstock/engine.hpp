@@ -40,8 +40,11 @@ struct EngineOptions {
     std::uint32_t block_bytes = 1 << 20;  ///< limit per request; a multiple of 64 KiB
     std::uint32_t queue_depth = 128;      ///< requests at the device, per channel
     std::uint64_t in_flight_bytes = std::uint64_t{16} << 20;  ///< at the device, per channel
-    std::uint32_t channels = 1;      ///< per device; more only if one thread cannot keep it busy
-    std::uint32_t copy_threads = 2;  ///< for memory that the device cannot reach itself
+    std::uint32_t channels = 1;  ///< per device; more only if one thread cannot keep it busy
+    /// Threads per device that copy what the device cannot bring to the caller's memory itself, and
+    /// what is in the page cache. They are started when there is work for them. 0: as many as this
+    /// process has processors, at least 2 and at most 8.
+    std::uint32_t copy_threads = 0;
     /// Blocking transfers up to so many bytes run on the caller's thread if no other transfer is
     /// ahead of them.
     std::uint64_t inline_bytes_max = 64 << 10;

@@ -59,6 +59,10 @@ struct StreamHandle {
 /// Never throws (if there is no memory for the result, `reason` is short); thread-safe.
 [[nodiscard]] PENSTOCK_API GpuReport gpus() noexcept;
 
+/// How many GPUs gpus() would report, without asking about each of them: cheap once the driver is
+/// open. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::int32_t gpu_count() noexcept;
+
 /// Whether transfers between files at `path` (an existing file or folder) and this GPU need no copy
 /// in host memory: checks the machine, the GPU, the disk and the file system. `gpu` is one of
 /// gpus(). Opens neither libcufile nor a disk. Throws Error: kSystem if `path` cannot be inspected.

@@ -267,7 +267,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         arrays = [] if into is None else _into.arrays(self._without_data(skeleton, pickle)[0], self.info.path, into)
         if not sources:
             return _into.filled(_state._objects(skeleton, [], self.info.path, pickle), arrays, {}, {})
-        devices = [_state.gpu_of(location, map_location) for _, _, location in sources]
+        devices = _state.gpus_of((location for _, _, location in sources), map_location)
         storages = self._storages(skeleton, [], report, devices=devices)
         made = _load.storages_as(kinds or [None] * len(sources), storages, dtype)
         located = [

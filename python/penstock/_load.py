@@ -368,7 +368,7 @@ def _load_pt(
         Wish(f"storage {i}", _torch().empty(size, dtype=_torch().uint8, device="meta"), i, size)
         for i, (size, _) in enumerate(source.rows)
     ]
-    devices = [_state.gpu_of(location, map_location) for _, location in source.rows]
+    devices = _state.gpus_of((location for _, location in source.rows), map_location)
     bytes_of = _fetch(source, wishes, mapped, report, whole=True, devices=devices)
     storages = storages_as(kinds, [tensor.untyped_storage() for tensor in bytes_of], dtype)
     del bytes_of
@@ -400,7 +400,7 @@ def _load_some_of_pt(
         wishes.append(Wish(called[i], sliced(view, index, called[i]), item, source.rows[item][0]))
     if into is None:
         locations = [source.rows[wish.item][1] for wish in wishes]
-        devices = [_state.gpu_of(location, map_location) for location in locations]
+        devices = _state.gpus_of(locations, map_location)
         out = _fetch(source, wishes, mapped, report, devices=devices)
         called, whole = [found[i][0] for i in selection], [found[i][2] for i in selection]
         return _named(

@@ -296,8 +296,17 @@ def gpu_of(location: str, map_location: Any) -> Any:
         return None
     if device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
-    reached = len(_core.gpus().gpus) == torch.cuda.device_count()
+    reached = _core.gpu_count() == torch.cuda.device_count()
     return device if reached and device.index < torch.cuda.device_count() else None
+
+
+def gpus_of(locations: Iterable[str], map_location: Any) -> list[Any]:
+    """gpu_of() of each."""
+    known: dict[str, Any] = {}
+    for location in (locations := list(locations)):
+        if location not in known:
+            known[location] = gpu_of(location, map_location)
+    return [known[location] for location in locations]
 
 
 def _located(storage: Any, location: str, map_location: Any, path: str) -> Any:

@@ -139,6 +139,13 @@ void bind_gpu(nb::module_& m) {
         "old, "
         "a forked child.\n"
         "The first call loads NVIDIA's driver, where there is one. Never raises. Thread-safe.");
+    m.def(
+        "gpu_count",
+        [] {
+            const nb::gil_scoped_release nogil;
+            return gpu_count();
+        },
+        nb::sig("def gpu_count() -> int"), "How many GPUs gpus() would report.");
 }
 
 }  // namespace penstock::python

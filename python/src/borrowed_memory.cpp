@@ -222,16 +222,28 @@ std::string view_layout(const Py_buffer& view) {
     return "shape (" + shape + "), strides (" + strides + ") in bytes";
 }
 
+// Any error of a property is raised, but for AttributeError.
+bool has(nb::handle object, const char* name) {
+    const nb::object found = nb::steal(PyObject_GetAttrString(object.ptr(), name));
+    if (!found.is_valid() && PyErr_ExceptionMatches(PyExc_AttributeError) == 0) {
+        throw nb::python_error();
+    }
+    PyErr_Clear();
+    return found.is_valid();
+}
+
 // False where the object has the protocol but not for this memory, so that DLPack may be tried.
 bool borrow_view(nb::handle object, const std::string& argument, BorrowedMemory& memory) {
     auto view = std::make_unique<Py_buffer>();
     // Not asked for as writable: that is refused with our own words.
     if (!view_of(object, argument, *view)) {
-        if (PyErr_ExceptionMatches(PyExc_BufferError) == 0 &&
-            PyErr_ExceptionMatches(PyExc_ValueError) == 0) {
-            throw nb::python_error();
+        nb::python_error refused;
+        // CuPy's arrays have the protocol, and refuse it for memory of a GPU.
+        const bool of_gpu =
+            refused.matches(PyExc_TypeError) && has(object, "__cuda_array_interface__");
+        if (!of_gpu && !refused.matches(PyExc_BufferError) && !refused.matches(PyExc_ValueError)) {
+            throw refused;
         }
-        PyErr_Clear();
         return false;
     }
     memory.keep.view.reset(view.release());
@@ -245,16 +257,6 @@ bool borrow_view(nb::handle object, const std::string& argument, BorrowedMemory&
     memory.item_bytes = static_cast<std::size_t>(got.itemsize);
     memory.keep.object = nb::borrow(object);
     return true;
-}
-
-// Any error of a property is raised, but for AttributeError.
-bool has(nb::handle object, const char* name) {
-    const nb::object found = nb::steal(PyObject_GetAttrString(object.ptr(), name));
-    if (!found.is_valid() && PyErr_ExceptionMatches(PyExc_AttributeError) == 0) {
-        throw nb::python_error();
-    }
-    PyErr_Clear();
-    return found.is_valid();
 }
 
 BorrowedMemory borrow_any(nb::handle object, const std::string& argument, const Reach& reach) {

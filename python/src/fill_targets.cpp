@@ -124,7 +124,7 @@ bool is_reached(nb::handle tensor) {
     static const Name is_cpu("is_cpu");
     static const Name is_cuda("is_cuda");
     return truth(get(tensor, is_cpu)) ||
-           (truth(get(tensor, is_cuda)) && !torch_has_rocm() && gpus().available);
+           (truth(get(tensor, is_cuda)) && !torch_has_rocm() && gpu_count() > 0);
 }
 
 Memory memory_of(nb::handle tensor, std::uint64_t address, std::uint64_t bytes, nb::handle name) {

@@ -7,6 +7,7 @@
 #include "device/cufile_path.hpp"
 #include "device/gpu_mover.hpp"
 #include "device/pointer.hpp"
+#include "device/small_copies.hpp"
 #include "device/stream_order.hpp"
 #include "engine/core.hpp"
 #include "engine/depth_limit.hpp"
@@ -44,7 +45,8 @@ struct Engine::Impl {
              .make_mover = device::make_mover,
              .device_path = device::make_device_path(options.gpu_path, {}, options.tuned_gpu_paths),
              .make_order = device::make_order,
-             .check_devices = device::check_extents}));
+             .check_devices = device::check_extents,
+             .take_small_copy = device::take_small_copy}));
     }
 
     /// nullptr in the child of a fork, until get(). What it points to is there as long as this is.

@@ -8,6 +8,7 @@
 #include "engine/posix/posix_backend.hpp"
 #include "engine/uring/uring_backend.hpp"
 
+#include <penstock/machine.hpp>
 #include <penstock/options.hpp>
 
 #include <algorithm>
@@ -19,6 +20,11 @@ namespace {
 
 // Memory for slots: about as much as is in flight, because each block of it may need one.
 constexpr std::uint32_t kSlotsMax = 32;
+
+// Each core copies some 5 GB/s out of the page cache. More than 8 were not faster on 16 cores with
+// as much in flight as the default: 40 GB/s.
+constexpr std::uint32_t kCopyThreadsLeast = 2;
+constexpr std::uint32_t kCopyThreadsMost = 8;
 
 engine::BackendEntry uring_entry() {
     return {
@@ -99,7 +105,10 @@ base::Result<engine::CoreOptions> core_options(const EngineOptions& options) {
 
     engine::CoreOptions core;
     core.domain.channels = options.channels;
-    core.domain.copy_threads = options.copy_threads;
+    core.domain.copy_threads =
+        options.copy_threads != 0
+            ? options.copy_threads
+            : std::clamp(usable_processors(), kCopyThreadsLeast, kCopyThreadsMost);
     engine::ChannelOptions& channel = core.domain.channel;
     channel.depth = options.queue_depth;
     channel.block_bytes = options.block_bytes;

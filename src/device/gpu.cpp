@@ -85,6 +85,15 @@ GpuReport gpus() noexcept {
     return report;
 }
 
+std::int32_t gpu_count() noexcept {
+    try {
+        const auto found = device::driver();
+        return found ? (*found)->gpus : 0;
+    } catch (...) {
+        return 0;  // no memory
+    }
+}
+
 CuFileReport cufile_conditions(const Gpu& gpu, const std::string& path) {
     struct stat status {};
     struct statfs volume {};

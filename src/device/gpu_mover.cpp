@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 namespace penstock::device {
 
@@ -249,7 +250,21 @@ void GpuMover::start(Move& move) {
     lane.out.push_back(*flight);
 }
 
+// Pieces that adjoin are one copy. The end of one allocation may adjoin the next, and the driver
+// refuses a copy that is in both: then each piece is copied by itself.
 CUresult GpuMover::copy(Lane& lane, Move& move, bool& queued) {
+    bool joins = true;
+    const CUresult result = copy(lane, move, queued, joins);
+    if (result != CUDA_ERROR_INVALID_VALUE || !joins) {
+        return result;
+    }
+    joins = false;
+    return copy(lane, move, queued, joins);
+}
+
+// `joins`: whether pieces may be one copy; and then, whether any are.
+CUresult GpuMover::copy(Lane& lane, Move& move, bool& queued, bool& joins) {
+    const bool may_join = std::exchange(joins, false);
     const bool to_device = move.to == MoveTo::kExtents;
     CUresult result = CUDA_SUCCESS;
     batch_.count = 0;
@@ -264,11 +279,12 @@ CUresult GpuMover::copy(Lane& lane, Move& move, bool& queued) {
         engine::for_each_piece(move, [&](std::byte* memory, std::byte* slot, std::uint64_t step) {
             const CUdeviceptr to = address_of(to_device ? memory : slot);
             const CUdeviceptr from = address_of(to_device ? slot : memory);
-            if (batch_.count != 0) {
+            if (may_join && batch_.count != 0) {
                 const std::size_t last = batch_.count - 1;
                 if (batch_.to[last] + batch_.bytes[last] == to &&
                     batch_.from[last] + batch_.bytes[last] == from) {
                     batch_.bytes[last] += step;
+                    joins = true;
                     return;
                 }
             }

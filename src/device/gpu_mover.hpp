@@ -78,6 +78,7 @@ private:
     [[nodiscard]] Lane& lane_of(const engine::Move& move);
     [[nodiscard]] cuda::CUresult take_flight(Flight*& flight);
     [[nodiscard]] cuda::CUresult copy(Lane& lane, engine::Move& move, bool& queued);
+    [[nodiscard]] cuda::CUresult copy(Lane& lane, engine::Move& move, bool& queued, bool& joins);
     [[nodiscard]] cuda::CUresult hand_over(Lane& lane, bool to_device);
     [[nodiscard]] cuda::CUresult ask(Lane& lane, Flight& flight, cuda::CUresult& seen) const;
     void reap(Lane& lane, cuda::CUresult context, base::Fifo<engine::Move>& done);

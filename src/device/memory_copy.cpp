@@ -43,6 +43,9 @@ constexpr std::size_t kLanesKept = 32;
 constexpr std::uint64_t kBytesPerMicrosecond = 50'000;
 constexpr base::Nanos kLookSoonest = 3'000;
 constexpr base::Nanos kLookLatest = 20'000;
+// Up to so many bytes the copies are through before a sleep would be: it takes 50 us and more.
+constexpr std::uint64_t kSpinBytesMax = 1 << 20;
+constexpr base::Nanos kSpin = 50'000;
 // A GPU that does not answer for so long after an error has let go of its copies.
 constexpr base::Nanos kPatience = 10'000'000'000;
 // A context that cannot be made current so often in a row is gone, and took its copies with it.
@@ -230,6 +233,8 @@ private:
     Result<void> await(const Lane& lane) const {
         const auto expected = static_cast<base::Nanos>(lane.bytes * 1000 / kBytesPerMicrosecond);
         const base::Nanos pause = std::clamp(expected, kLookSoonest, kLookLatest);
+        const base::SteadyClock clock;
+        const base::Nanos spin_end = clock.now() + (lane.bytes <= kSpinBytesMax ? kSpin : 0);
         while (true) {
             {
                 const Current current(driver_, lane.context);
@@ -241,7 +246,9 @@ private:
                                                   : fail(failed(lane, result, "cuEventQuery"));
                 }
             }
-            nap(pause);
+            if (clock.now() >= spin_end) {
+                nap(pause);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/stream_order.hpp"
 
+#include "base/align.hpp"
 #include "device/context.hpp"
 #include "device/copy_streams.hpp"
 
@@ -52,13 +53,20 @@ base::Error refused(const Driver& driver, const StreamHandle& stream, CUresult r
     return error;
 }
 
+// NVIDIA's driver reads at the address that a handle is, whatever it is.
+bool may_be_a_stream(const StreamHandle& stream) {
+    return stream.handle >= base::kPageBytes && base::is_aligned(stream.handle, alignof(void*));
+}
+
 Result<CUcontext> context_of(const Driver& driver, const StreamHandle& stream) {
     if (is_default(stream)) {
         return primary_context(driver, stream.device);
     }
     CUcontext context = nullptr;
     const CUresult result =
-        driver.cuStreamGetCtx(reinterpret_cast<CUstream>(stream.handle), &context);
+        may_be_a_stream(stream)
+            ? driver.cuStreamGetCtx(reinterpret_cast<CUstream>(stream.handle), &context)
+            : CUDA_ERROR_INVALID_HANDLE;
     if (result != CUDA_SUCCESS) {
         return fail(refused(driver, stream, result, "cuStreamGetCtx"));
     }
@@ -157,6 +165,29 @@ Result<bool> StreamOrder::passed() const {
         }
     }
     passed_.store(true, std::memory_order_release);
+    return true;
+}
+
+bool have_passed(const Driver& driver, std::span<const StreamHandle> streams, std::int32_t device,
+                 CUcontext context, CUevent event) {
+    const StreamHandle standard{.device = device};
+    for (const StreamHandle& given : streams.empty() ? std::span(&standard, 1) : streams) {
+        StreamHandle stream = given;
+        if (is_default(stream) && stream.device < 0) {
+            stream.device = device;
+        }
+        const auto its = context_of(driver, stream);
+        if (!its || *its != context) {
+            return false;  // the event is not of that context
+        }
+        const Current current(driver, context);
+        auto* handle = reinterpret_cast<CUstream>(stream.handle);
+        if (current.result() != CUDA_SUCCESS || capture_of(driver, handle) != CUDA_SUCCESS ||
+            driver.cuEventRecord(event, handle) != CUDA_SUCCESS ||
+            driver.cuEventQuery(event) != CUDA_SUCCESS) {
+            return false;
+        }
+    }
     return true;
 }
 

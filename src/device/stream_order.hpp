@@ -51,6 +51,12 @@ private:
 [[nodiscard]] base::Result<std::shared_ptr<const engine::MoveOrder>> make_order(
     std::span<const StreamHandle> streams, std::span<const engine::MemoryPlace> devices);
 
+/// Whether all that `streams` hold now (none: the default stream of `device`) has passed, by an
+/// event of `context`. False also where that cannot be told: what is wrong with a stream is for
+/// make_order() to say. By the thread that asks: the default stream may be its own.
+[[nodiscard]] bool have_passed(const Driver& driver, std::span<const StreamHandle> streams,
+                               std::int32_t device, cuda::CUcontext context, cuda::CUevent event);
+
 /// kInvalidArgument where it is no stream of CUDA's. Where nothing has opened the driver, nothing
 /// is asked.
 [[nodiscard]] base::Result<void> check_stream(const StreamHandle& stream);

@@ -7,6 +7,8 @@
 //   direct read   aligned, where the last reads were not cached and nothing is before it
 //   write         through the page cache
 //
+// What is of a device goes the same ways, by pinned memory and a copy that is waited for.
+//
 // A list that is cached is a transfer, which the caller copies without a hop to other threads.
 //
 // Where a try does not move every byte, the transfer does the whole again, and says what is wrong:
@@ -86,8 +88,24 @@ Core::AtOnce Core::way_at_once(os::File& file, Memory into, std::uint64_t offset
     return AtOnce::kDirect;
 }
 
+std::unique_ptr<SmallCopy> Core::small_copy(const Memory& memory,
+                                            const TransferOptions& options) const {
+    const bool is_small = memory.data != nullptr && memory.bytes != 0 &&
+                          memory.bytes <= std::min(SmallCopy::kBytes, options_.inline_bytes_max);
+    return is_small && platform_.take_small_copy
+               ? platform_.take_small_copy(memory, options.streams)
+               : nullptr;
+}
+
 std::optional<std::uint64_t> Core::read_at_once(os::File& file, Memory into, std::uint64_t offset,
                                                 const TransferOptions& options) {
+    if (into.kind == MemoryKind::kDevice) {
+        const auto copy = small_copy(into, options);
+        const bool done = copy != nullptr &&
+                          read_at_once(file, {copy->buffer(), into.bytes}, offset, options) &&
+                          copy->copy_in(into);
+        return done ? std::optional(into.bytes) : std::nullopt;
+    }
     if (!is_plain(into, offset, options_.inline_bytes_max) || !is_plain(options) || options.sync ||
         file.info().access == Access::kWrite) {
         return std::nullopt;
@@ -129,6 +147,12 @@ std::optional<std::uint64_t> Core::read_at_once(os::File& file, Memory into, std
 
 std::optional<std::uint64_t> Core::write_at_once(os::File& file, Memory data, std::uint64_t offset,
                                                  const TransferOptions& options) {
+    if (data.kind == MemoryKind::kDevice) {
+        const auto copy = options.sync ? nullptr : small_copy(data, options);
+        return copy != nullptr && copy->copy_out(data)
+                   ? write_at_once(file, {copy->buffer(), data.bytes}, offset, options)
+                   : std::nullopt;
+    }
     const os::FileInfo& info = file.info();
     const bool by_cache = info.asks_cache && info.geometry.direct;
     if ((!by_cache && !info.in_memory) || info.append || info.access == Access::kRead ||

@@ -14,6 +14,7 @@
 #include "engine/domain.hpp"
 #include "engine/layout.hpp"
 #include "engine/openers.hpp"
+#include "engine/small_copy.hpp"
 #include "engine/transfer.hpp"
 #include "os/file_system.hpp"
 
@@ -50,6 +51,7 @@ struct Platform {
     MakeOrder make_order = {};                     ///< empty: there is no memory but the host's
     /// Is memory of devices what its extents say? Asked on the caller's thread; empty: not asked.
     std::function<base::Result<void>(const Extents& extents)> check_devices = {};
+    TakeSmallCopy take_small_copy = {};  ///< empty: all of a device's memory is moved by transfers
 };
 
 class Core final : public TransferOwner {
@@ -177,6 +179,8 @@ private:
     void preallocate_by_device(Window& window) noexcept;
     void move_files(Window& window) noexcept;
     enum class AtOnce : std::uint8_t { kNone, kCached, kInMemory, kDirect };
+    [[nodiscard]] std::unique_ptr<SmallCopy> small_copy(const Memory& memory,
+                                                        const TransferOptions& options) const;
     [[nodiscard]] AtOnce way_at_once(os::File& file, Memory into, std::uint64_t offset,
                                      const TransferOptions& options) const;
     [[nodiscard]] std::optional<Domain::InlineLane> lane_at_once(const os::File& file,

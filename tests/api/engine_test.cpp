@@ -61,7 +61,7 @@ TEST(Options, WrongOnesNameTheOptionAndWhatItTakes) {
         {"queue_depth", [](EngineOptions& o) { o.queue_depth = 0; }},
         {"queue_depth", [](EngineOptions& o) { o.queue_depth = 1 << 20; }},
         {"channels", [](EngineOptions& o) { o.channels = 0; }},
-        {"copy_threads", [](EngineOptions& o) { o.copy_threads = 0; }},
+        {"copy_threads", [](EngineOptions& o) { o.copy_threads = 65; }},
         {"in_flight_bytes", [](EngineOptions& o) { o.in_flight_bytes = 0; }},
         // With none, transfers of the background would wait forever.
         {"background_bytes", [](EngineOptions& o) { o.background_bytes = 0; }},

@@ -69,8 +69,8 @@ void put(void* place, Value value) {
     std::memcpy(place, &value, sizeof value);
 }
 
-/// Writes one attribute of a pointer; of one that is no CUDA pointer (`item` null) its null value,
-/// and says CUDA_ERROR_INVALID_VALUE.
+/// Writes one attribute of a pointer; of one that is no CUDA pointer (`item` null) its null value
+/// (but nothing of the range, as driver 580 does), and says CUDA_ERROR_INVALID_VALUE.
 CUresult attribute(const Call& call, unsigned which, const Allocation* item, CUdeviceptr pointer,
                    void* place) {
     const CUresult found = item == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -109,11 +109,15 @@ CUresult attribute(const Call& call, unsigned which, const Allocation* item, CUd
             return found;
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         case kPointerMappingBase:
-            put<CUdeviceptr>(place, item == nullptr ? 0 : item->base);
+            if (item != nullptr) {
+                put<CUdeviceptr>(place, item->base);
+            }
             return found;
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
         case kPointerMappingSize:
-            put<std::size_t>(place, item == nullptr ? 0 : item->bytes);
+            if (item != nullptr) {
+                put<std::size_t>(place, item->bytes);
+            }
             return found;
         case CU_POINTER_ATTRIBUTE_MAPPED:
             put<unsigned>(place, item == nullptr ? 0 : 1);

@@ -203,7 +203,7 @@ class FastFileWriter:
             size = min(room, total - done)
             fill = time.perf_counter()
             into = self._parts[self._filling][self._filled : self._filled + size]
-            if is_tensor and data.device.type == "cuda" and _core.gpus():
+            if is_tensor and data.device.type == "cuda" and _core.gpu_count():
                 if self._pinned is None:
                     self._pinned = _core._pin_for_gpu(self._memory, data.device.index) or False
                 _core._copy_from_gpu(into, data[done : done + size])

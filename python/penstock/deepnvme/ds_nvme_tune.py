@@ -159,7 +159,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _mapping(args: argparse.Namespace) -> list[str]:
     """FOLDER:NUMBER of each folder; with --gpu the numbers of the existing GPUs, in turn."""
-    count = len(_core.gpus().gpus) if args.gpu else len(args.nvme_dir)
+    count = _core.gpu_count() if args.gpu else len(args.nvme_dir)
     return [f"{folder}:{i % count}" for i, folder in enumerate(args.nvme_dir)]
 
 

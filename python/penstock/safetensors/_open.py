@@ -44,7 +44,7 @@ class OpenFile:
         if opened.kind != "safetensors":
             raise SafetensorError(f"load: '{opened.path}' is not a .safetensors; penstock.load() reads it")
         self.path = opened.path
-        self._file = opened.file
+        self._file, self._is_cut = opened.file, False
         # (item, its first byte that is read, type, shape)
         self._rows = {row[0]: (item, 0, row[1], list(row[2])) for item, row in enumerate(opened.rows)}
 
@@ -68,6 +68,16 @@ class OpenFile:
         except _errors.Damaged as error:
             raise SafetensorError(str(error)) from error
 
+    def fill(self, names: list[str], tensors: list[Any]) -> list[int]:
+        """Reads to tensors on a GPU. The numbers of those that have to go through the host."""
+        if self._is_cut:
+            return list(range(len(names)))
+        items = [self._rows[name][0] for name in names]
+        try:
+            return list(self._file.fill(items, tensors, tensors, names, lambda _: None, None))
+        except _errors.Damaged as error:
+            raise SafetensorError(str(error)) from error
+
     def cut(self, name: str, begin: int, end: int) -> OpenFile | None:
         """The same file with one tensor, of which there are these rows (of the first dimension). None: a row has no
         whole number of bytes."""
@@ -76,6 +86,7 @@ class OpenFile:
         if row_bytes * shape[0] != bytes_of(kind, shape):
             return None
         made = copy.copy(self)
+        made._is_cut = True
         made._rows = {name: (item, begin * row_bytes, kind, [end - begin, *shape[1:]])}
         return made
 
@@ -111,14 +122,16 @@ _BITS = {
 }  # fmt: skip
 
 
-def maker(framework: str) -> Callable[[OpenFile, list[str]], list[Any]]:
-    """The function that makes tensors of a framework."""
+def maker(framework: str, device: Any = "cpu") -> Callable[[OpenFile, list[str]], list[Any]]:
+    """The function that makes tensors of a framework, on a device."""
     if framework not in _FRAMEWORKS:
         raise SafetensorError(f"framework {framework} is invalid: expected 'pt', 'np' or 'flax'")
     if _FRAMEWORKS[framework] == "torch":
-        from penstock.safetensors.torch import tensors_of
+        from penstock.safetensors.torch import tensors_on
 
-        return tensors_of
+        return tensors_on("safe_open", device)
+    if str(device) != "cpu":
+        raise ValueError(f"safe_open: device: got {device!r}; only framework='pt' reads to other devices than 'cpu'")
     if _FRAMEWORKS[framework] == "flax":
         from penstock.safetensors.flax import tensors_of as arrays_of_jax
 
@@ -131,7 +144,8 @@ def maker(framework: str) -> Callable[[OpenFile, list[str]], list[Any]]:
 class safe_open(Generic[_Tensor]):  # noqa: N801 - the name that safetensors has
     """Opens a .safetensors, as safetensors.safe_open() does.
 
-    framework: "pt", "np" or "flax". device: "cpu". Only get_tensor() and get_slice(name)[...] read data of
+    framework: "pt", "np" or "flax". device: with "pt" any device of torch, as a string, a torch.device or the number of
+    a GPU; whole tensors are read straight to a CUDA GPU. Only get_tensor() and get_slice(name)[...] read data of
     tensors."""
 
     # fmt: off
@@ -158,8 +172,7 @@ class safe_open(Generic[_Tensor]):  # noqa: N801 - the name that safetensors has
 
     @_arguments.named
     def __init__(self, filename: str | os.PathLike[str], framework: str, device: Any = "cpu") -> None:
-        self._make = maker(framework)
-        _state.placing("safe_open", None, device)
+        self._make = maker(framework, device)
         if not os.path.exists(filename):
             raise FileNotFoundError(f'No such file or directory: "{os.fspath(filename)}"')
         # The path may name another file by the time that metadata() is called.

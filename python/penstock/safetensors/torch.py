@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,11 +26,45 @@ def tensors_of(file: OpenFile, names: list[str]) -> list[Any]:
     return out
 
 
+def tensors_on(verb: str, device: Any) -> Callable[[OpenFile, list[str]], list[Any]]:
+    """The tensors_of() that makes them on a device. ValueError, TypeError."""
+    if device == "cpu":
+        return tensors_of
+    try:
+        where = torch.device(device)
+    except TypeError:
+        raise TypeError(f"{verb}: device: expected a device of torch, got {_arguments.got(device)}") from None
+    except RuntimeError as error:
+        raise ValueError(f"{verb}: device: {str(error).splitlines()[0]}") from None
+    gpu = _state.gpu_of("cpu", where)
+
+    def made(file: OpenFile, names: list[str]) -> list[Any]:
+        if gpu is None:
+            return [_moved(verb, tensor, where) for tensor in tensors_of(file, names)]
+        out = []
+        for name in names:
+            kind, shape = file.row(name)
+            out.append(torch.empty(shape, dtype=getattr(torch, type_named(kind, file.path, name)), device=gpu))
+        rest = file.fill(names, out)
+        for i, tensor in zip(rest, tensors_of(file, [names[i] for i in rest]), strict=True):
+            out[i] = tensor.to(gpu)
+        return out
+
+    return tensors_of if where.type == "cpu" else made
+
+
 @_arguments.named
-def load_file(filename: str | os.PathLike[str], device: str | int = "cpu") -> dict[str, torch.Tensor]:
-    """Loads the tensors of a file. device: "cpu". Raises SafetensorError if it is not a .safetensors."""
-    _state.placing("load_file", None, device)
-    return all_of(filename, tensors_of)
+def load_file(filename: str | os.PathLike[str], device: Any = "cpu") -> dict[str, torch.Tensor]:
+    """Loads the tensors of a file. device: any device of torch, as a string, a torch.device or the number of a GPU;
+    tensors are read straight to a CUDA GPU. Raises SafetensorError if it is not a .safetensors."""
+    return all_of(filename, tensors_on("load_file", device))
+
+
+def _moved(verb: str, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    try:
+        return tensor.to(device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch without that device
+        raise ValueError(f"{verb}: device: torch cannot put a tensor on {str(device)!r}: {error}") from error
 
 
 @_arguments.named

@@ -106,7 +106,7 @@ def stream(
     device, device_memory: "cuda:0", and bytes of its memory for weights. The model computes there, and its input must
         be there. As much as fits device_memory stays on the GPU. Of the rest, as much as fits `memory` stays in pinned
         host memory and is copied in each pass. The remainder is read from the files. set_memory() is refused, and
-        experts are read with their layer. Not yet run on a GPU.
+        experts are read with their layer.
 
     Outside the call of its unit a parameter has no memory: using its values is an error. Inference only. The model has
     stream_stats(), set_memory(bytes) and unstream(); for a type checker after `isinstance(model, Streamed)`, of

@@ -12,7 +12,7 @@ import cuda_memory
 import penstock
 import pytest
 import torch
-from cuda_memory import Memory, Tensor
+from cuda_memory import Memory, Tensor, last_device
 from torch.overrides import TorchFunctionMode
 
 
@@ -110,6 +110,7 @@ def small(seed):
 
 
 def on_gpu(state, devices=2):
+    devices = min(devices, cuda_memory.cuda().devices())
     return {name: GpuTensor.of(tensor, i % devices) for i, (name, tensor) in enumerate(state.items())}
 
 
@@ -229,7 +230,8 @@ def test_fast_file_writer_takes_storages_of_a_gpu(gpu, fake, tmp_path):
 def test_files_load_to_a_gpu(gpu, tmp_path, name):
     state = values()
     penstock.save(state, tmp_path / name)
-    for device in ("cuda", "cuda:1", torch.device("cuda", 1), {"cpu": "cuda:1"}):
+    last = f"cuda:{last_device()}"
+    for device in ("cuda", last, torch.device(last), {"cpu": last}):
         found = penstock.load(tmp_path / name, map_location=device)
         check(found, state)
         assert {t.device.type for n, t in found.items() if n != "none"} == {"cuda"}
@@ -244,9 +246,9 @@ def test_a_store_loads_to_a_gpu(gpu, tmp_path):
     state = values()
     with penstock.CheckpointStore(tmp_path / "store", shard_bytes=2_000_000) as store:
         store.save(state, step=1)
-        found = store.load(map_location="cuda:1")
+        found = store.load(map_location=f"cuda:{last_device()}")
         check(found, state)
-        assert {t.device for n, t in found.items() if n != "none"} == {torch.device("cuda", 1)}
+        assert {t.device for n, t in found.items() if n != "none"} == {torch.device("cuda", last_device())}
         into = {n: GpuTensor(Memory(t.nbytes), t.dtype, t.shape) for n, t in state.items()}
         into["one"] = torch.tensor(0.0)
         store.load(into=into)

@@ -63,6 +63,11 @@ def cuda():
     return _cuda
 
 
+def last_device():
+    """The number of the second GPU, or of the only one."""
+    return min(1, cuda().devices() - 1)
+
+
 class Memory:
     """So many bytes of a device, until it is dropped or freed."""
 

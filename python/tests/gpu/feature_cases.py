@@ -9,7 +9,7 @@ import numpy
 import penstock
 import pytest
 import torch
-from cuda_memory import DlpackArray, Memory, Stream, Tensor
+from cuda_memory import DlpackArray, Memory, Stream, Tensor, last_device
 from penstock.features import graphbolt
 
 DTYPES = (torch.float32, torch.float16, torch.uint8, torch.int64, torch.bfloat16)
@@ -125,33 +125,36 @@ def test_wrong_calls_say_what_is_wrong(tables):
             wide.gather([1], stream=1)
         with pytest.raises((TypeError, ValueError), match="cuda_stream"):
             wide.gather([1], out=there, stream="x")
-        second = Tensor(Memory(4096, 1), torch.float32, (1, 1024))
-        with pytest.raises(ValueError, match="GPU"):
+        second = Tensor(Memory(4096, last_device()), torch.float32, (1, 1024))
+        if last_device() == 1:
             small = Tensor(Memory(15), torch.uint8, (1, 3, 5))
-            store.gather({"wide": [1], "uint8": [2]}, out={"wide": second, "uint8": small})
+            with pytest.raises(ValueError, match="GPU"):
+                store.gather({"wide": [1], "uint8": [2]}, out={"wide": second, "uint8": small})
         wide.gather([1], out=second)
         same(second, made["wide"][[1]])
     with pytest.raises(ValueError, match="device: got 'cpu'"):
         penstock.FeatureStore.open(path, device_memory="1MB", device="cpu")
-    with pytest.raises(MemoryError):
-        open_without_memory_of_the_gpu(path)
 
 
-def open_without_memory_of_the_gpu(path):
+def test_no_memory_of_the_gpu_is_a_memory_error(tables):
+    path, _ = tables
     library = cuda_memory.cuda().library
+    if not hasattr(library, "fake_gpu_fail"):
+        pytest.skip("the driver is not the fake one")
     library.fake_gpu_fail.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)
     library.fake_gpu_fail(b"cuMemAlloc", 1, 2, 1)  # CUDA_ERROR_OUT_OF_MEMORY
     try:
-        penstock.FeatureStore.open(path, device_memory="1MB")
+        with pytest.raises(MemoryError):
+            penstock.FeatureStore.open(path, device_memory="1MB")
     finally:
         library.fake_gpu_calm()
 
 
 def test_a_pickled_store_opens_its_file_again(tables):
     path, made = tables
-    with penstock.FeatureStore.open(path, device_memory="1MB", device=torch.device("cuda", 1)) as store:
+    with penstock.FeatureStore.open(path, device_memory="1MB", device=torch.device("cuda", last_device())) as store:
         again = pickle.loads(pickle.dumps(store))
         assert again.stats().device_bytes == store.stats().device_bytes > 0
-        out = Tensor(Memory(4096, 1), torch.float32, (1, 1024))
+        out = Tensor(Memory(4096, last_device()), torch.float32, (1, 1024))
         again["wide"].gather([7], out=out)
         same(out, made["wide"][[7]])

@@ -3,6 +3,8 @@
 another library left registered, a context that was reset."""
 
 import ctypes
+import os
+import sys
 import time
 
 import cuda_memory
@@ -121,6 +123,45 @@ def test_memory_that_another_library_left_registered_is_taken_over(tmp_path):
             if refused:
                 library.fake_gpu_fail(b"cuMemHostUnregister", 1, 1, refused)
         library.fake_gpu_calm()
+
+
+def test_pieces_of_two_allocations_that_adjoin(path):
+    """A driver copies no more than one allocation at once, and torch's segments lie one after another."""
+    size = 2 << 20
+    made = {memory.address: memory for memory in [Memory(size) for _ in range(24)]}
+    pairs = [(memory, made[memory.address + size]) for memory in made.values() if memory.address + size in made]
+    if not pairs:
+        pytest.skip("this driver leaves room between allocations")
+    data = numpy.random.default_rng(5).bytes(2 * size)
+    for first, second in pairs[:3]:
+        first.put(data[:size])
+        second.put(data[size:])
+        for before, after in ((size, size), (4096, 8192), (1001, 30_000)):
+            pieces = [Tensor(first, shape=(before,), begin=size - before), Tensor(second, shape=(after,))]
+            penstock.write(path, pieces, [0, before])
+            with open(path, "rb") as file:
+                assert file.read() == data[size - before : size + after]
+            first.put(bytes(before), size - before)
+            second.put(bytes(after))
+            penstock.read(path, pieces, [0, before])
+            assert first.get(size - before) + second.get(0, after) == data[size - before : size + after]
+            os.unlink(path)
+
+
+def test_an_array_that_refuses_the_buffer_protocol_is_taken_by_another(path):
+    """As CuPy's do, by a TypeError."""
+    if sys.version_info < (3, 12):
+        pytest.skip("only C has the buffer protocol before Python 3.12")
+
+    class Refuses(InterfaceArray):
+        def __buffer__(self, flags):
+            raise TypeError("not on the CPU")
+
+    there = Refuses(Memory(5000).put(b"\7" * 5000))
+    assert penstock.write(path, there) == 5000
+    back = Refuses(Memory(5000))
+    penstock.read(path, back)
+    assert back.memory.get() == b"\7" * 5000
 
 
 def test_a_default_engine_that_was_closed_is_made_again(path):

@@ -18,6 +18,7 @@ FILES = (
     "weights_cases.py",
     "checkpoint_cases.py",
     "hostile_cases.py",
+    "torch_cases.py",
 )
 _HERE = Path(__file__).parent
 # Built with the extension, or by the build of the project.

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/small_copies.hpp"
+
+#include "base/clock.hpp"
+#include "base/result.hpp"
+#include "device/context.hpp"
+#include "device/driver.hpp"
+#include "device/pinned_pages.hpp"
+#include "device/pointer.hpp"
+#include "device/stream_order.hpp"
+#include "memory/block.hpp"
+
+#include <time.h>
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace penstock::device {
+
+using namespace cuda;  // NVIDIA's names, as in its documents
+
+namespace {
+
+// A copy of 64 KiB takes 10 us. Other work of the GPU may come before it.
+constexpr base::Nanos kSpin = 200'000;
+constexpr base::Nanos kNap = 20'000;
+// A GPU that does not answer for so long after an error has let go of its copies.
+constexpr base::Nanos kPatience = 10'000'000'000;
+
+/// What one copy at a time needs.
+struct Kit {
+    std::int32_t device = 0;
+    CUcontext context = nullptr;
+    CUstream stream = nullptr;
+    CUevent event = nullptr;
+    memory::Block buffer;
+    bool is_pinned = false;
+};
+
+void destroy(const Driver& driver, const Kit& kit) noexcept {
+    end_in(driver, kit.context, [&] {
+        if (kit.event != nullptr) {
+            driver.cuEventDestroy(kit.event);
+        }
+        if (kit.stream != nullptr) {
+            driver.cuStreamDestroy(kit.stream);
+        }
+        if (kit.is_pinned) {
+            unpin_pages(driver, kit.buffer.data());
+        }
+    });
+}
+
+/// nullptr where the driver refuses.
+std::unique_ptr<Kit> make_kit(const Driver& driver, CUcontext context, std::int32_t device) {
+    std::unique_ptr<Kit> kit(new (std::nothrow) Kit);
+    if (kit == nullptr) {
+        return nullptr;
+    }
+    kit->device = device;
+    kit->context = context;
+    // A child of a fork has not got it: it would share pages that a device writes to.
+    auto block = memory::Block::make(engine::SmallCopy::kBytes, {.keep_on_fork = false});
+    if (!block) {
+        return nullptr;
+    }
+    kit->buffer = std::move(*block);
+    const Current current(driver, context);
+    if (current.result() == CUDA_SUCCESS &&
+        driver.cuStreamCreate(&kit->stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS &&
+        driver.cuEventCreate(&kit->event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
+        pin_pages(driver, kit->buffer.data(), kit->buffer.size()) == CUDA_SUCCESS) {
+        kit->is_pinned = true;
+        return kit;
+    }
+    destroy(driver, *kit);
+    return nullptr;
+}
+
+class Kits {
+public:
+    /// Never destroyed: CUDA's objects are left alone when the process ends.
+    static Kits& all() {
+        static auto* const kits = new Kits;
+        return *kits;
+    }
+    std::unique_ptr<Kit> take(const Driver& driver, std::int32_t device) {
+        const auto context = primary_context(driver, device);
+        if (!context) {
+            return nullptr;
+        }
+        {
+            const std::lock_guard guard(mutex_);
+            const auto found = std::find_if(idle_.rbegin(), idle_.rend(), [&](const auto& kit) {
+                return kit->device == device && kit->context == *context;
+            });
+            if (found != idle_.rend()) {
+                auto kit = std::move(*found);
+                idle_.erase(std::next(found).base());
+                return kit;
+            }
+            if (made_ == kSmallCopiesMax) {
+                return nullptr;
+            }
+            ++made_;
+        }
+        auto kit = make_kit(driver, *context, device);
+        if (kit == nullptr) {
+            const std::lock_guard guard(mutex_);
+            --made_;
+        }
+        return kit;
+    }
+    void give_back(std::unique_ptr<Kit> kit) noexcept {
+        const std::lock_guard guard(mutex_);
+        idle_.push_back(std::move(kit));
+    }
+    void one_less() noexcept {
+        const std::lock_guard guard(mutex_);
+        --made_;
+    }
+
+private:
+    Kits() { idle_.reserve(kSmallCopiesMax); }
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<Kit>> idle_;
+    unsigned made_ = 0;
+};
+
+class Copy final : public engine::SmallCopy {
+public:
+    explicit Copy(const Driver& driver) : driver_(driver) {}
+    Copy(const Copy&) = delete;
+    Copy& operator=(const Copy&) = delete;
+    ~Copy() override {
+        if (kit_ == nullptr) {
+            return;
+        }
+        if (sound_) {
+            Kits::all().give_back(std::move(kit_));
+        } else if (idle_) {
+            destroy(driver_, *kit_);
+            Kits::all().one_less();
+        } else {
+            // It may be written to until the process ends.
+            static_cast<void>(kit_.release());  // NOLINT(bugprone-unused-return-value)
+        }
+    }
+
+    [[nodiscard]] std::byte* buffer() const override { return kit_->buffer.data(); }
+    [[nodiscard]] bool copy_in(const Memory& to) override {
+        return run([&] {
+            return driver_.cuMemcpyHtoDAsync(address_of(to), buffer(), to.bytes, kit_->stream);
+        });
+    }
+    [[nodiscard]] bool copy_out(const Memory& from) override {
+        return run([&] {
+            return driver_.cuMemcpyDtoHAsync(buffer(), address_of(from), from.bytes, kit_->stream);
+        });
+    }
+    /// False where there is nothing to copy with now, or the streams are not so far.
+    [[nodiscard]] bool begin(std::int32_t device, std::span<const StreamHandle> streams) {
+        kit_ = Kits::all().take(driver_, device);
+        return kit_ != nullptr && have_passed(driver_, streams, device, kit_->context, kit_->event);
+    }
+
+private:
+    static CUdeviceptr address_of(const Memory& memory) {
+        return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(memory.data));
+    }
+
+    template <typename Start>
+    bool run(Start&& start) {
+        const Current current(driver_, kit_->context);
+        CUresult result = current.result();
+        if (result != CUDA_SUCCESS) {
+            return false;
+        }
+        sound_ = false;
+        result = start();
+        if (result == CUDA_SUCCESS) {
+            result = driver_.cuEventRecord(kit_->event, kit_->stream);
+        }
+        if (result == CUDA_SUCCESS) {
+            result = await([&] { return driver_.cuEventQuery(kit_->event); });
+        }
+        sound_ = result == CUDA_SUCCESS;
+        // The transfer that does it again must not meet a copy that is still out.
+        idle_ = sound_ ||
+                await([&] { return driver_.cuStreamQuery(kit_->stream); }) != CUDA_ERROR_NOT_READY;
+        return sound_;
+    }
+
+    template <typename Ask>
+    static CUresult await(Ask&& ask) {
+        const base::SteadyClock clock;
+        const base::Nanos begin = clock.now();
+        while (true) {
+            const CUresult result = ask();
+            const base::Nanos waited = clock.now() - begin;
+            if (result != CUDA_ERROR_NOT_READY || waited > kPatience) {
+                return result;
+            }
+            if (waited > kSpin) {
+                const timespec nap{0, kNap};
+                ::nanosleep(&nap, nullptr);
+            }
+        }
+    }
+
+    const Driver& driver_;
+    std::unique_ptr<Kit> kit_;
+    bool sound_ = true;  ///< no call failed
+    bool idle_ = true;   ///< nothing is on its stream
+};
+
+}  // namespace
+
+std::unique_ptr<engine::SmallCopy> take_small_copy(const Memory& memory,
+                                                   std::span<const StreamHandle> streams) {
+    const Driver* const driver = loaded_driver();
+    if (driver == nullptr || !may_call_driver()) {
+        return nullptr;
+    }
+    auto taken = base::as_result("gpu", [&]() -> base::Result<std::unique_ptr<engine::SmallCopy>> {
+        PENSTOCK_CHECK(check_memory(*driver, memory));
+        auto copy = std::make_unique<Copy>(*driver);
+        if (!copy->begin(memory.device, streams)) {
+            copy.reset();
+        }
+        return std::unique_ptr<engine::SmallCopy>(std::move(copy));
+    });
+    return taken ? std::move(*taken) : nullptr;
+}
+
+}  // namespace penstock::device
