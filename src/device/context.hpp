@@ -17,14 +17,22 @@ namespace penstock::device {
                                                             std::int32_t device);
 
 /// The context is current on this thread while this lives, whatever was so before. A thread of the
-/// caller's gets its own back.
+/// caller's gets its own back. Calls that are made meanwhile leave captures of CUDA graphs alone:
+/// while any thread captures one (torch.cuda.graph()), a question about an event or an allocation
+/// would end that, wherever it is made.
 class Current {
 public:
     Current(const Driver& driver, cuda::CUcontext context) noexcept
-        : driver_(driver), result_(driver.cuCtxPushCurrent(context)) {}
+        : driver_(driver), result_(driver.cuCtxPushCurrent(context)) {
+        relaxed_ = result_ == cuda::CUDA_SUCCESS &&
+                   driver_.cuThreadExchangeStreamCaptureMode(&mode_) == cuda::CUDA_SUCCESS;
+    }
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
     ~Current() {
+        if (relaxed_) {
+            driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+        }
         if (result_ == cuda::CUDA_SUCCESS) {
             cuda::CUcontext popped = nullptr;
             driver_.cuCtxPopCurrent(&popped);
@@ -36,6 +44,8 @@ public:
 private:
     const Driver& driver_;
     cuda::CUresult result_;
+    cuda::CUstreamCaptureMode mode_ = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;  ///< that to exchange
+    bool relaxed_ = false;
 };
 
 /// Does `end` with the context current: what a destructor gives back. A push that is refused is

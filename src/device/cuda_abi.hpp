@@ -117,6 +117,11 @@ enum CUstreamCaptureStatus : unsigned int {
     CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
     CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2,
 };
+enum CUstreamCaptureMode : unsigned int {
+    CU_STREAM_CAPTURE_MODE_GLOBAL = 0,
+    CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
+    CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+};
 
 enum CUdriverProcAddressQueryResult : unsigned int {
     CU_GET_PROC_ADDRESS_SUCCESS = 0,
@@ -198,6 +203,7 @@ using cuGetProcAddress_type = CUresult(const char* symbol, void** pfn, int cudaV
     CALL(cuStreamWaitEvent, 3020, CUresult(CUstream stream, CUevent event, unsigned int flags))  \
     CALL(cuStreamQuery, 2000, CUresult(CUstream stream))                                         \
     CALL(cuStreamIsCapturing, 10000, CUresult(CUstream stream, CUstreamCaptureStatus* status))   \
+    CALL(cuThreadExchangeStreamCaptureMode, 10010, CUresult(CUstreamCaptureMode* mode))          \
     CALL(cuEventCreate, 2000, CUresult(CUevent* event, unsigned int flags))                      \
     CALL(cuEventRecord, 2000, CUresult(CUevent event, CUstream stream))                          \
     CALL(cuEventQuery, 2000, CUresult(CUevent event))                                            \

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
 namespace penstock::device::cuda::fake {
@@ -136,6 +137,11 @@ Entry::Entry(const char* function) : name(function) {
     }
 }
 
+CUstreamCaptureMode& capture_mode() {
+    thread_local constinit CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    return mode;
+}
+
 ContextStack& context_stack() {
     thread_local constinit ContextStack stack;
     return stack;
@@ -211,6 +217,22 @@ Machine::Machine() {
     });
 }
 
+namespace {
+
+/// Calls that the driver takes for unsafe while a graph is captured: of memory, and all that wait
+/// or ask how far work is.
+bool ends_captures(std::string_view call) {
+    constexpr std::string_view kCalls[] = {
+        "cuEventQuery",        "cuStreamQuery",  "cuEventSynchronize", "cuStreamSynchronize",
+        "cuCtxSynchronize",    "cuMemAlloc",     "cuMemFree",          "cuMemHostRegister",
+        "cuMemHostUnregister", "cuMemHostAlloc", "cuMemFreeHost",      "cuMemAllocManaged",
+        "cuModuleLoadData",    "cuModuleUnload", "cuMemcpyHtoD",       "cuMemcpyDtoH",
+    };
+    return std::find(std::begin(kCalls), std::end(kCalls), call) != std::end(kCalls);
+}
+
+}  // namespace
+
 Call::Call(Entry& entry, Wants wants) : machine_(Machine::get()) {
     if (forked) {
         refused_ = CUDA_ERROR_NOT_INITIALIZED;
@@ -228,6 +250,10 @@ Call::Call(Entry& entry, Wants wants) : machine_(Machine::get()) {
         refused_ = CUDA_ERROR_NOT_INITIALIZED;
     } else if (machine_.broken != 0) {
         refused_ = static_cast<CUresult>(machine_.broken.load());
+    } else if (machine_.knobs.captures && capture_mode() == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+               ends_captures(entry.name)) {
+        machine_.counters.captures_ended++;
+        refused_ = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     } else {
         auto& stack = context_stack();
         if (!stack.empty() && stack.back() != 0) {

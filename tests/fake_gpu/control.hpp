@@ -35,7 +35,8 @@ struct FakeGpuCounters {
     std::uint64_t device_bytes_max;
     std::uint64_t streams_now;
     std::uint64_t events_now;
-    std::uint64_t retained_now;  ///< primary contexts retained, over all devices
+    std::uint64_t retained_now;    ///< primary contexts retained, over all devices
+    std::uint64_t captures_ended;  ///< calls that end a capture, while there is one
 };
 }
 
@@ -75,6 +76,9 @@ public:
     void stop_at(const char* call) const { stop_at_(call); }
     /// How often a call was made.
     [[nodiscard]] std::uint64_t calls(const char* call) const { return calls_(call); }
+    /// From now on it is as if another thread captured a graph, in the mode that is the default:
+    /// calls of any thread that is in that mode too, and that are unsafe then, are refused.
+    void capture(bool on) const { capture_(on ? 1 : 0); }
     /// The copy engines begin nothing new until hold(false).
     void hold(bool on) const { hold_(on ? 1 : 0); }
     /// Bytes of device memory, without the driver; false where that is none.
@@ -84,7 +88,7 @@ public:
     [[nodiscard]] bool put(std::uint64_t device, const void* from, std::uint64_t bytes) const {
         return put_(device, from, bytes) != 0;
     }
-    /// No rate, delay, fault, stop or hold. What was made stays.
+    /// No rate, delay, fault, stop, hold or capture. What was made stays.
     void calm() const { calm_(); }
 
 private:
@@ -108,6 +112,7 @@ private:
         find(made.stop_at_, "fake_gpu_stop_at");
         find(made.calls_, "fake_gpu_calls");
         find(made.hold_, "fake_gpu_hold");
+        find(made.capture_, "fake_gpu_capture");
         find(made.look_, "fake_gpu_look");
         find(made.put_, "fake_gpu_put");
         find(made.calm_, "fake_gpu_calm");
@@ -124,6 +129,7 @@ private:
     void (*stop_at_)(const char*) = nullptr;
     std::uint64_t (*calls_)(const char*) = nullptr;
     void (*hold_)(int) = nullptr;
+    void (*capture_)(int) = nullptr;
     int (*look_)(std::uint64_t, void*, std::uint64_t) = nullptr;
     int (*put_)(std::uint64_t, const void*, std::uint64_t) = nullptr;
     void (*calm_)() = nullptr;

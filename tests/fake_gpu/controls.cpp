@@ -98,6 +98,12 @@ FAKE_GPU_EXPORT int fake_gpu_put(std::uint64_t device, const void* from, std::ui
     return 1;
 }
 
+FAKE_GPU_EXPORT void fake_gpu_capture(int on) {
+    Machine& machine = Machine::get();
+    const std::lock_guard lock(machine.mutex);
+    machine.knobs.captures = on != 0;
+}
+
 FAKE_GPU_EXPORT void fake_gpu_calm() {
     no_failures();
     stop_at_call({});

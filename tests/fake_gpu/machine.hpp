@@ -140,6 +140,7 @@ struct Knobs {
     std::uint64_t fail_copy = 0;  ///< copies from now
     CUresult fail_copy_error = CUDA_SUCCESS;
     bool held = false;
+    bool captures = false;  ///< some thread captures a graph, in the global mode
 };
 
 struct Machine {
@@ -216,6 +217,8 @@ private:
     std::size_t count_ = 0;
 };
 ContextStack& context_stack();
+/// How calls of this thread bear with captures of others.
+[[nodiscard]] CUstreamCaptureMode& capture_mode();
 
 // call.cpp
 

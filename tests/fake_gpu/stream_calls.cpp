@@ -4,6 +4,7 @@
 #include "machine.hpp"
 
 #include <algorithm>
+#include <utility>
 
 // NOLINTBEGIN(readability-identifier-naming): the names are NVIDIA's
 namespace penstock::device::cuda::fake {
@@ -213,7 +214,7 @@ FAKE_GPU_EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
     return CUDA_SUCCESS;
 }
 
-/// Nothing is ever captured here.
+/// No stream is ever captured here; fake_gpu_capture() is as if one of another program were.
 FAKE_GPU_EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* capturing) {
     FAKE_GPU_CALL(kContext);
     if (call.stream(stream) == nullptr) {
@@ -223,6 +224,15 @@ FAKE_GPU_EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureSta
         return CUDA_ERROR_INVALID_VALUE;
     }
     *capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+FAKE_GPU_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+    FAKE_GPU_CALL(kContext);
+    if (mode == nullptr || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::swap(capture_mode(), *mode);
     return CUDA_SUCCESS;
 }
 

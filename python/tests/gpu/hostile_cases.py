@@ -16,6 +16,7 @@ from cuda_memory import InterfaceArray, Memory, Tensor
 from gpu_cases import Late
 
 BYTES = 300_000
+_CAPTURES_ENDED = 22  # its place among the counters of tests/fake_gpu/control.hpp
 
 
 @pytest.fixture
@@ -146,6 +147,45 @@ def test_pieces_of_two_allocations_that_adjoin(path):
             penstock.read(path, pieces, [0, before])
             assert first.get(size - before) + second.get(0, after) == data[size - before : size + after]
             os.unlink(path)
+
+
+def test_a_capture_of_another_thread_goes_on(tmp_path):
+    """torch.cuda.graph() captures in a mode that a question about any event ends, whatever thread asks."""
+    library = cuda_memory.cuda().library
+    if not hasattr(library, "fake_gpu_capture"):
+        pytest.skip("the driver is not the fake one")
+    path, features = str(tmp_path / "file"), str(tmp_path / "x.features")
+    data = numpy.random.default_rng(5).bytes(5_000_000)
+    there, back = Tensor(Memory(len(data)).put(data)), Tensor(Memory(len(data)))
+    rows = Tensor(Memory(512), torch.float32, (2, 64))
+    penstock.FeatureStore.write(features, {"f": torch.randn(500, 64)}, progress=False)
+    penstock.save({"a": torch.arange(100_000)}, tmp_path / "a.safetensors")
+    loaded = Tensor(Memory(800_000), torch.int64, (100_000,))
+    counters = (ctypes.c_uint64 * 64)()
+    library.fake_gpu_counters(counters)
+    before = list(counters)
+    library.fake_gpu_capture(1)
+    try:
+        for engine_options in ({}, {"gpu_path": "bounce"}):
+            with penstock.Engine(**engine_options) as engine:
+                engine.write(path, there)
+                engine.read(path, back)
+                with penstock.File(path, "rw") as file:
+                    small, whole = Tensor(there.memory, shape=(4096,)), Tensor(back.memory, shape=(4096,))
+                    assert engine.write(file, small) == engine.read(file, whole) == 4096
+                transfer = engine.write_async(path, there)
+                transfer.join(cuda_memory.cuda().stream())
+                transfer.result()
+        for options in ({}, {"ram": "50KB"}, {"device_memory": "50KB"}):
+            with penstock.FeatureStore.open(features, **options) as store:
+                for _ in range(3):
+                    store["f"].gather([1, 2], out=rows)
+        penstock.load(tmp_path / "a.safetensors", into={"a": loaded})
+    finally:
+        library.fake_gpu_calm()
+    library.fake_gpu_counters(counters)
+    assert counters[_CAPTURES_ENDED] == before[_CAPTURES_ENDED]
+    assert back.memory.get() == data and loaded.memory.get() == torch.arange(100_000).numpy().tobytes()
 
 
 def test_an_array_that_refuses_the_buffer_protocol_is_taken_by_another(path):

@@ -131,6 +131,27 @@ def test_a_stream_that_captures_a_graph_is_an_error(tmp_path):
     assert torch.equal(back, data)
 
 
+def test_transfers_go_on_while_a_graph_is_captured(tmp_path):
+    data, back = random_bytes(256 << 20), torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    state = {"weight": torch.randn(1000, 1000, device="cuda")}
+    x = torch.ones(1000, device="cuda")
+    torch.cuda.synchronize()
+    penstock.write(tmp_path / "x", data)
+    for _ in range(5):
+        transfer = penstock.read_async(tmp_path / "x", back)
+        pending = penstock.save_async(state, tmp_path / "x.pt", copy=False)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x * 2
+            for _ in range(200):
+                y = y + x
+        transfer.result()
+        pending.result()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert y[0].item() == 202 and torch.equal(back, data)
+
+
 def test_a_dropped_tensor_is_kept_until_the_transfer_is_over(tmp_path):
     expected = raw(random_bytes(64 << 20, 4))
     transfer = penstock.write_async(tmp_path / "x", random_bytes(64 << 20, 4))
