@@ -146,7 +146,7 @@ def python_tests(run, mark):
 
 
 def bars(run, build, folder):
-    """The rows of place gpu, one command each, so that the time can end between them."""
+    """The rows of place gpu, one command each, so that the time can end between them; and where they were run."""
     listed = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--list"],
         cwd=ROOT,
@@ -155,7 +155,7 @@ def bars(run, build, folder):
         text=True,
         check=True,
     )
-    results = []
+    results, machine = [], {}
     for line in listed.stdout.splitlines():
         name, place = line.split()[:2]
         if place != "gpu":
@@ -168,8 +168,10 @@ def bars(run, build, folder):
             continue
         print("  " + done.stdout.strip().splitlines()[-1], flush=True)
         if kept.exists():
-            results += json.loads(kept.read_text())["bars"]
-    return results
+            found = json.loads(kept.read_text())
+            results += found["bars"]
+            machine = machine or found["environment"]
+    return results, machine
 
 
 def main():
@@ -209,7 +211,7 @@ def main():
         for name, which in ON_THE_FAKE.items()
     }
     with tempfile.TemporaryDirectory(prefix="penstock-gpu-", dir=arguments.dir or ROOT) as folder:
-        measured = bars(run, build, Path(folder))
+        measured, machine = bars(run, build, Path(folder))
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     path = ROOT / "benchmarks" / "results" / f"gpu-{'FAKE-' if fake else ''}{now}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -220,6 +222,7 @@ def main():
         "suite": counted(suite),
         "python": python,
         **{f"{name} on the fake": counted(done) for name, done in on_the_fake.items()},
+        "environment": machine,
         "bars": measured,
     }
     path.write_text(json.dumps(document, indent=1) + "\n")

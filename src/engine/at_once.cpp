@@ -29,9 +29,12 @@ namespace penstock::engine {
 
 namespace {
 
-// Limit a list. From there on several threads copy sooner.
+// Limit a list. From there on several threads copy sooner: from 2 MiB on, and later where each call
+// brings no more than a page or two, and costs more than its bytes.
 constexpr std::uint64_t kCopiedBytesMax = 2 << 20;
-constexpr std::uint64_t kCopiedExtentsMax = 1024;
+constexpr std::uint64_t kCopiedSmallBytesMax = 8 << 20;
+constexpr std::uint64_t kCopiedSmallBytes = 8 << 10;  ///< an extent, on average
+constexpr std::uint64_t kCopiedExtentsMax = 2048;
 
 bool is_plain(Memory memory, std::uint64_t offset, std::uint64_t bytes_max) {
     return memory.kind == MemoryKind::kHost && memory.data != nullptr && memory.bytes != 0 &&
@@ -40,6 +43,12 @@ bool is_plain(Memory memory, std::uint64_t offset, std::uint64_t bytes_max) {
 
 bool is_plain(const TransferOptions& options) {
     return options.priority <= Priority::kBackground && options.depth_limit.handle() == nullptr;
+}
+
+bool is_for_caller(std::uint64_t bytes, std::uint64_t extents) {
+    const bool is_small = bytes <= extents * kCopiedSmallBytes;
+    return extents <= kCopiedExtentsMax &&
+           bytes <= (is_small ? kCopiedSmallBytesMax : kCopiedBytesMax);
 }
 
 std::uint64_t moved(std::int64_t result) {
@@ -185,7 +194,7 @@ std::optional<std::uint64_t> Core::write_at_once(os::File& file, Memory data, st
 bool Core::copy_cached(Window& window) {
     Transfer& transfer = *window.transfer;
     const Extents& extents = transfer.extents;
-    if (transfer.total_bytes > kCopiedBytesMax || extents.count() > kCopiedExtentsMax ||
+    if (!is_for_caller(transfer.total_bytes, extents.count()) ||
         !std::all_of(transfer.files.begin(), transfer.files.end(), is_warm)) {
         return false;
     }

@@ -114,7 +114,8 @@ REFUSE(cuStreamWaitValue32_v2) REFUSE(cuStreamWaitValue64) REFUSE(cuStreamWriteV
 REFUSE(cuStreamWriteValue32_v2) REFUSE(cuStreamWriteValue64) REFUSE(cuSurfObjectCreate)
 REFUSE(cuSurfObjectDestroy) REFUSE(cuSurfObjectGetResourceDesc) REFUSE(cuTexObjectCreate)
 REFUSE(cuTexObjectDestroy) REFUSE(cuTexObjectGetResourceDesc) REFUSE(cuTexObjectGetResourceViewDesc)
-REFUSE(cuTexObjectGetTextureDesc) REFUSE(cuUserObjectCreate) REFUSE(cuUserObjectRelease) REFUSE(cuUserObjectRetain)
+REFUSE(cuTexObjectGetTextureDesc)
+REFUSE(cuUserObjectCreate) REFUSE(cuUserObjectRelease) REFUSE(cuUserObjectRetain)
 REFUSE(cuVDPAUCtxCreate) REFUSE(cuVDPAUCtxCreate_v2) REFUSE(cuVDPAUGetDevice)
 REFUSE(cuWaitExternalSemaphoresAsync)
     // clang-format on
