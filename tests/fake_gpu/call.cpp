@@ -210,11 +210,14 @@ Machine::Machine() {
         settings.counters_file = file;
         std::atexit(write_counters);
     }
-    pthread_atfork(nullptr, nullptr, [] {
-        if (Machine::get().initialized) {
-            forked = true;
-        }
-    });
+    // A child asks for counters: nobody may have the mutex at the fork.
+    pthread_atfork([] { Machine::get().mutex.lock(); }, [] { Machine::get().mutex.unlock(); },
+                   [] {
+                       if (Machine::get().initialized) {
+                           forked = true;
+                       }
+                       Machine::get().mutex.unlock();
+                   });
 }
 
 namespace {
