@@ -204,15 +204,23 @@ base::Result<std::shared_ptr<const MoveOrder>> Core::order_of(const TransferSpec
     return made;
 }
 
-// A caller who waits for each write is served by a copy, and not by a device. One who asks for a
-// sync waits for the device anyway, which a copy of more than this delays.
+// A caller who waits for each write is served by a copy, and not by a device, which takes longer
+// still for scattered pages. One who asks for a sync waits for the device anyway, which a copy of
+// more than this delays.
 bool Core::is_small_write(const Transfer& transfer, bool caller_waits) const {
     constexpr std::uint64_t kSyncedBytesMax = 64 * base::kKiB;
+    constexpr std::uint64_t kPageOrTwo = 8 * base::kKiB;
+    constexpr std::uint64_t kBlocksOfPages = 8;
     if (transfer.op != Op::kWrite || !caller_waits || transfer.cache != CachePolicy::kAuto) {
         return false;
     }
-    return transfer.sync ? transfer.extents.count() == 1 && transfer.total_bytes <= kSyncedBytesMax
-                         : transfer.total_bytes <= options_.domain.channel.block_bytes;
+    const std::uint64_t count = transfer.extents.count();
+    if (transfer.sync) {
+        return count == 1 && transfer.total_bytes <= kSyncedBytesMax;
+    }
+    const bool is_of_pages = count > 1 && transfer.total_bytes <= count * kPageOrTwo;
+    return transfer.total_bytes <=
+           options_.domain.channel.block_bytes * (is_of_pages ? kBlocksOfPages : 1);
 }
 
 // Most have no paths, no limit and nothing to keep: a move of nothing costs more than to look.

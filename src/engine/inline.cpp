@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kInlineExtentsMax = 16;
 constexpr std::uint64_t kInlineCachedExtentsMax =
-    1024;  ///< of a small write, and of what is cached
+    2048;  ///< of a small write, and of what is cached
 constexpr std::chrono::microseconds kNothingToDo{50};
 
 Plan plan_of(const Transfer& transfer, ExtentRange range) {
