@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <new>
 #include <string_view>
 
 namespace penstock::device::cuda::fake {
@@ -210,14 +211,14 @@ Machine::Machine() {
         settings.counters_file = file;
         std::atexit(write_counters);
     }
-    // A child asks for counters: nobody may have the mutex at the fork.
-    pthread_atfork([] { Machine::get().mutex.lock(); }, [] { Machine::get().mutex.unlock(); },
-                   [] {
-                       if (Machine::get().initialized) {
-                           forked = true;
-                       }
-                       Machine::get().mutex.unlock();
-                   });
+    pthread_atfork(nullptr, nullptr, [] {
+        Machine& machine = Machine::get();
+        if (machine.initialized) {
+            forked = true;
+        }
+        // Another thread may have had it at the fork, and a child asks for counters.
+        new (&machine.mutex) std::mutex;
+    });
 }
 
 namespace {
