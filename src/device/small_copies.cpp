@@ -188,9 +188,10 @@ private:
             result = await([&] { return driver_.cuEventQuery(kit_->event); });
         }
         sound_ = result == CUDA_SUCCESS;
-        // The transfer that does it again must not meet a copy that is still out.
-        idle_ = sound_ ||
-                await([&] { return driver_.cuStreamQuery(kit_->stream); }) != CUDA_ERROR_NOT_READY;
+        // The transfer that does it again must not meet a copy that is still out. A refused answer
+        // says nothing of it.
+        idle_ =
+            sound_ || await([&] { return driver_.cuStreamQuery(kit_->stream); }) == CUDA_SUCCESS;
         return sound_;
     }
 

@@ -123,6 +123,21 @@ TEST_F(SmallCopies, WithEachCallOfTheDriverFailingAreRightOrAnError) {
     EXPECT_LE(fake_->counters().pinned_bytes_now, 44U << 20);
 }
 
+// A buffer whose copy may still be out is not given back.
+TEST_F(SmallCopies, KeepABufferOfWhichTheDriverSaysNothing) {
+    const File file(path_, {.cache = CachePolicy::kDirect});
+    const Memory memory = gpu_memory(4096);
+    static_cast<void>(engine_.read(file, memory, 0));
+    static_cast<void>(engine_.read(file, memory, 4096));
+    engine_.read_async(file, memory, 0).wait();  // pins the slots of transfers
+    const std::uint64_t before = fake_->counters().pinned_bytes_now;
+    fake_->fail("cuStreamQuery", 1, cuda::CUDA_ERROR_UNKNOWN);
+    fake_->fail("cuEventQuery", 2, cuda::CUDA_ERROR_UNKNOWN);  // the first is about the stream
+    ASSERT_EQ(engine_.read(file, memory, 8192), 4096U);
+    EXPECT_EQ(bytes_of(memory), part(8192, 4096));
+    EXPECT_GE(fake_->counters().pinned_bytes_now, before);
+}
+
 TEST_F(SmallCopies, EndAfterTheirCopyAndNotBefore) {
     const File file(path_);
     const Memory memory = gpu_memory(4096);
