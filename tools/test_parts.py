@@ -100,6 +100,10 @@ def build(preset, *targets):
     return Step(f"build {preset}", argv + list(targets), gate=True)
 
 
+# What takes longest begins first: the last program would run alone for minutes.
+SLOW = ["suite_test", "cli_test", "allocations_test", "features_test", "store_test", "simulation_test"]
+
+
 def programs(preset, *names):
     """The test programs of a preset, as they are when the step begins."""
 
@@ -108,6 +112,7 @@ def programs(preset, *names):
         found = sorted(p for p in folder.glob("*_test") if os.access(p, os.X_OK))
         if names:
             found = [p for p in found if p.name in names]
+        found.sort(key=lambda p: SLOW.index(p.name) if p.name in SLOW else len(SLOW))
         return [(p.name, [p]) for p in found]
 
     return find

@@ -122,11 +122,20 @@ public:
         const std::lock_guard guard(mutex_);
         --made_;
     }
+    /// Takes what may be written to until the process ends.
+    void keep(std::unique_ptr<Kit> kit) noexcept {
+        const std::lock_guard guard(mutex_);
+        kept_.push_back(std::move(kit));
+    }
 
 private:
-    Kits() { idle_.reserve(kSmallCopiesMax); }
+    Kits() {
+        idle_.reserve(kSmallCopiesMax);
+        kept_.reserve(kSmallCopiesMax);
+    }
     std::mutex mutex_;
     std::vector<std::unique_ptr<Kit>> idle_;
+    std::vector<std::unique_ptr<Kit>> kept_;
     unsigned made_ = 0;
 };
 
@@ -145,8 +154,7 @@ public:
             destroy(driver_, *kit_);
             Kits::all().one_less();
         } else {
-            // It may be written to until the process ends.
-            static_cast<void>(kit_.release());  // NOLINT(bugprone-unused-return-value)
+            Kits::all().keep(std::move(kit_));
         }
     }
 
