@@ -99,6 +99,35 @@ def warm(arguments):
     return {"seconds": meter.seconds, "cpu_s": meter.cpu_s, "bytes": size, "operations": 1, "version": _version(way)}
 
 
+def again(arguments):
+    """Seconds of loads, --way=ours|torch|st_cloned, of 16 files of --form=pt|safetensors with a tensor of --bytes each,
+    in the page cache, one after the other. None is kept: as of the samples of a dataset."""
+    way, size = arguments["way"], states.byte_count(arguments["bytes"])
+    load = _loader(way, arguments.get("handicap", ""))
+    with tempfile.TemporaryDirectory(dir=arguments["dir"], prefix="penstock-bench-") as folder:
+        paths = []
+        for number in range(16):
+            place = Path(folder) / str(number)
+            place.mkdir()
+            paths.append(_lay_out(place, arguments["form"], size, 1))
+        for path in paths:
+            _read_through_cache(path)
+            if _sum(load(path)) != _sum(_loader("torch" if arguments["form"] == "pt" else "st", "")(path)):
+                sys.exit(f"{path}: what was loaded is not what was saved")
+        rounds = max(1, states.GIB // size // len(paths))
+        with Meter() as meter:
+            for path in paths * rounds:
+                load(path)
+    loads = rounds * len(paths)
+    return {
+        "seconds": meter.seconds,
+        "cpu_s": meter.cpu_s,
+        "bytes": loads * size,
+        "operations": loads,
+        "version": _version(way),
+    }
+
+
 # ---- several processes
 
 

@@ -71,19 +71,21 @@ def _offsets(what, size):
     if what == "sequence":
         return range(0, 8192 * _SMALL, _SMALL)
     choose = random.Random(1)
+    if what == "mib":
+        return [choose.randrange(size - _MIB) for _ in range(2_000)]
     return [choose.randrange(size // _SMALL) * _SMALL for _ in range(10_000)]
 
 
 def reads(arguments):
     """Seconds of --what (all: the file in one call; small: 10,000 x 4 KiB at random, a call each; list, rows: the same
-    in one call, to arrays or by number; sequence: 8,192 x 4 KiB one after the other) of a file that is --state (cold,
-    warm, half: every other 8 MiB, dirty)."""
+    in one call, to arrays or by number; sequence: 8,192 x 4 KiB one after the other; mib: 2,000 x 1 MiB at random, a
+    call each) of a file that is --state (cold, warm, half: every other 8 MiB, dirty)."""
     penstock = need("penstock")
     path, what, state = arguments["path"], arguments["what"], arguments["state"]
     size = int(arguments.get("bytes", os.path.getsize(path)))
     offsets = _offsets(what, size)
     places = len(offsets) if what in ("list", "rows") else 1
-    memory = memoryview(mmap.mmap(-1, size if what == "all" else _SMALL * places))
+    memory = memoryview(mmap.mmap(-1, {"all": size, "mib": _MIB}.get(what, _SMALL * places)))
     memory[:: mmap.PAGESIZE] = bytes(len(memory[:: mmap.PAGESIZE]))
     pieces = [memory[at : at + len(memory) // places] for at in range(0, len(memory), len(memory) // places)]
     pieces *= len(offsets) // places

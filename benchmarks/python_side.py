@@ -253,6 +253,7 @@ _JOBS = {
     "scattered_writes": small_writes.scattered_writes,
     "new_files": small_writes.new_files,
     "warm_load": "load_jobs.warm",
+    "load_again": "load_jobs.again",
     "ranks": "load_jobs.ranks",
     "feature_gather": "feature_jobs.gather",
     "feature_exposed": "feature_sides.exposed",

@@ -12,7 +12,7 @@
 #include "format/pickled.hpp"
 #include "format/safetensors.hpp"
 #include "format/torch_types.hpp"
-#include "memory/fresh_memory.hpp"
+#include "fresh_object.hpp"
 #include "names.hpp"
 #include "progress.hpp"
 #include "request.hpp"
@@ -327,54 +327,6 @@ nb::list select(const nb::list& names, const nb::list& wanted, nb::handle path) 
     return out;
 }
 
-// Memory of a load, of which tensors are made.
-class FreshObject {
-public:
-    explicit FreshObject(const std::vector<memory::Stretch>& stretches)
-        : memory_(memory_for(stretches)) {}
-    explicit FreshObject(nb::handle stretches) : FreshObject(stretches_of(stretches)) {}
-    [[nodiscard]] std::byte* address(std::size_t stretch) const { return memory_.address(stretch); }
-    // The Buffer that keeps it, and where the stretch begins in that.
-    std::pair<nb::object, std::uint64_t> part(std::size_t stretch) {
-        const memory::FreshMemory::Place& place = memory_.place(stretch);
-        if (!last_.is_valid() || place.part != last_part_) {  // many small ones share one
-            last_part_ = place.part;
-            BufferObject out;
-            out.type = &byte_type();
-            if (place.part) {
-                out.data = place.part->bytes().data();
-                out.bytes = place.part->bytes().size();
-            }
-            out.shape = {static_cast<std::int64_t>(out.bytes)};
-            out.strides_bytes = {1};
-            out.pinned_reason = "it was not asked for";
-            out.owner = place.part;
-            last_ = nb::cast(std::move(out));
-        }
-        return {last_, place.offset};
-    }
-
-private:
-    static memory::FreshMemory memory_for(const std::vector<memory::Stretch>& stretches) {
-        auto made = memory::FreshMemory::make(stretches);
-        if (!made && made.error().code == ErrorCode::kOutOfMemory) {
-            made.error().message += "; load a part by `names`, or with mmap=True";
-        }
-        return base::unwrap(std::move(made));
-    }
-    static std::vector<memory::Stretch> stretches_of(nb::handle pairs) {
-        std::vector<memory::Stretch> out;
-        for (const nb::handle pair : nb::iter(pairs)) {
-            out.push_back({nb::cast<std::uint64_t>(pair[0]), nb::cast<std::uint64_t>(pair[1])});
-        }
-        return out;
-    }
-
-    memory::FreshMemory memory_;
-    std::shared_ptr<memory::FreshMemory::Part> last_part_;
-    nb::object last_;
-};
-
 using Parts = std::vector<state::TensorReader::Part>;
 
 // `parts`: (item, begin, bytes) each, or None for all of each.
@@ -394,11 +346,11 @@ Parts parts_of(const state::TensorReader& reader, nb::handle parts) {
 }
 
 void read_into(const TensorFileObject& self, const Parts& parts, std::span<const Memory> into,
-               bool fresh, nb::handle progress) {
+               const stream::ReadFileOptions& how, nb::handle progress) {
     const std::vector<StreamHandle> streams = streams_of(into);
     run_with_progress(progress, [&](const Progress& report) {
         wait_for_streams(streams);
-        self.reader->read(parts, into, {.fresh = fresh, .cache = self.cache}, report);
+        self.reader->read(parts, into, how, report);
     });
 }
 
@@ -421,7 +373,9 @@ nb::list read_parts(TensorFileObject& self, nb::handle wanted, nb::handle progre
     for (std::size_t i = 0; i < places.size(); ++i) {
         into.emplace_back(memory[places[i].first].address(places[i].second), read[i].bytes);
     }
-    read_into(self, read, into, true, progress);
+    const bool there = std::ranges::all_of(memory, &FreshObject::faulted_in);
+    read_into(self, read, into, {.fresh = true, .faulted_in = there, .cache = self.cache},
+              progress);
     nb::list out;
     for (std::size_t i = 0; i < parts.size(); ++i) {
         auto [buffer, at] = memory[places[i].first].part(places[i].second);
@@ -462,7 +416,7 @@ nb::list fill(TensorFileObject& self, const nb::list& items, const nb::list& vie
     }
     refuse_unfit(names, tensors, kin);
     begins(filled);
-    read_into(self, parts, into, false, progress);
+    read_into(self, parts, into, {.cache = self.cache}, progress);
     return others;
 }
 

@@ -30,7 +30,8 @@ MemoryPool::MemoryPool(const MemoryOptions& options)
                                 .block = {.huge_pages = options.huge_pages,
                                           .touch = options.touch,
                                           .lock = options.lock,
-                                          .keep_on_fork = options.keep_on_fork}})) {}
+                                          .keep_on_fork = options.keep_on_fork,
+                                          .lasting = true}})) {}
 
 Buffer MemoryPool::take(std::uint64_t bytes) {
     auto block = std::make_shared<memory::PooledBlock>(base::unwrap(pool_of(impl_).take(bytes)));

@@ -9,8 +9,6 @@
 //
 // What is of a device goes the same ways, by pinned memory and a copy that is waited for.
 //
-// A list that is cached is a transfer, which the caller copies without a hop to other threads.
-//
 // Where a try does not move every byte, the transfer does the whole again, and says what is wrong:
 // so there are no errors here. Each try has an inline lane: a fork and close() wait for those, and
 // the counters of a lane have one writer.
@@ -29,13 +27,6 @@ namespace penstock::engine {
 
 namespace {
 
-// Limit a list. From there on several threads copy sooner: from 2 MiB on, and later where each call
-// brings no more than a page or two, and costs more than its bytes.
-constexpr std::uint64_t kCopiedBytesMax = 2 << 20;
-constexpr std::uint64_t kCopiedSmallBytesMax = 8 << 20;
-constexpr std::uint64_t kCopiedSmallBytes = 8 << 10;  ///< an extent, on average
-constexpr std::uint64_t kCopiedExtentsMax = 2048;
-
 bool is_plain(Memory memory, std::uint64_t offset, std::uint64_t bytes_max) {
     return memory.kind == MemoryKind::kHost && memory.data != nullptr && memory.bytes != 0 &&
            memory.bytes <= bytes_max && offset <= kOffsetMax - memory.bytes;
@@ -45,12 +36,6 @@ bool is_plain(const TransferOptions& options) {
     return options.priority <= Priority::kBackground && options.depth_limit.handle() == nullptr;
 }
 
-bool is_for_caller(std::uint64_t bytes, std::uint64_t extents) {
-    const bool is_small = bytes <= extents * kCopiedSmallBytes;
-    return extents <= kCopiedExtentsMax &&
-           bytes <= (is_small ? kCopiedSmallBytesMax : kCopiedBytesMax);
-}
-
 std::uint64_t moved(std::int64_t result) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(result, 0));
 }
@@ -58,17 +43,20 @@ std::uint64_t moved(std::int64_t result) {
 }  // namespace
 
 // Past transfers goes what takes nothing of the device.
-std::optional<Domain::InlineLane> Core::lane_at_once(const os::File& file, bool past_transfers) {
+Domain::InlineLane Core::lane_at_once(const os::File& file, bool past_transfers) {
     if (!options_.domain.threads || options_.transfers_max != 0 ||
         refusing_.load(std::memory_order_relaxed)) {
-        return std::nullopt;
+        return {};
     }
     const auto domain = domain_of(file);
     if (!domain) {
-        return std::nullopt;
+        return {};
     }
     auto lane = (*domain)->take_lane_at_once(past_transfers);
-    return lane && !refusing_.load() ? std::move(lane) : std::nullopt;
+    if (refusing_.load()) {
+        lane.give_back();
+    }
+    return lane;
 }
 
 // A file that is asked for its pages goes this way between two questions, which are the transfers'.
@@ -127,7 +115,7 @@ std::optional<std::uint64_t> Core::read_at_once(os::File& file, Memory into, std
     if (!lane) {
         return std::nullopt;
     }
-    Counters& counters = lane->channel().counters();
+    Counters& counters = lane.channel().counters();
     const iovec piece{into.data, into.bytes};
     std::int64_t got = 0;
     std::uint64_t cached_bytes = 0;
@@ -182,50 +170,11 @@ std::optional<std::uint64_t> Core::write_at_once(os::File& file, Memory data, st
     if (moved(file.write_at(os::Lane::kBuffered, offset, {&piece, 1})) != data.bytes) {
         return std::nullopt;
     }
-    Counters& counters = lane->channel().counters();
+    Counters& counters = lane.channel().counters();
     counters.requests.add(1);
     counters.edge_requests.add(by_cache ? 1 : 0);
     counters.bytes_written.add(data.bytes);
     return data.bytes;
-}
-
-// A read whose files have had what was read of them in the page cache. The caller copies that
-// sooner than others can be asked to; they do all of it where some is not there.
-bool Core::copy_cached(Window& window) {
-    Transfer& transfer = *window.transfer;
-    const Extents& extents = transfer.extents;
-    if (!is_for_caller(transfer.total_bytes, extents.count()) ||
-        !std::all_of(transfer.files.begin(), transfer.files.end(), is_warm)) {
-        return false;
-    }
-    const auto domain = domain_of(*transfer.files.front());
-    auto lane = domain ? (*domain)->take_lane_at_once(true) : std::nullopt;
-    if (!lane) {
-        return false;
-    }
-    std::uint64_t requests = 0;
-    std::uint64_t in_memory_bytes = 0;
-    for (std::uint64_t begin = 0, end = 0; begin < extents.count(); begin = end, ++requests) {
-        const std::uint32_t number = extents[begin].file;
-        std::uint64_t bytes = 0;
-        for (; end < extents.count() && extents[end].file == number; ++end) {
-            bytes += extents[end].memory.bytes;
-        }
-        os::File& file = *transfer.files[number];
-        if (!read_where_cached(file, extents, begin, end)) {
-            file.cache_history().missed();
-            transfer.has_missed = true;
-            return false;
-        }
-        in_memory_bytes += file.info().in_memory ? bytes : 0;
-    }
-    Counters& counters = lane->channel().counters();
-    counters.requests.add(requests);
-    counters.bytes_read.add(in_memory_bytes);
-    counters.bytes_cached.add(transfer.total_bytes - in_memory_bytes);
-    lane.reset();
-    parts_are_through(window);
-    return true;
 }
 
 }  // namespace penstock::engine

@@ -172,12 +172,12 @@ bool Domain::idle() const {
                        [](const auto& member) { return member->channel->linked_parts() == 0; });
 }
 
-std::optional<Domain::InlineLane> Domain::take_inline_lane() {
-    return idle() ? take_lane(false) : std::nullopt;
+Domain::InlineLane Domain::take_inline_lane() {
+    return idle() ? take_lane(false) : InlineLane();
 }
 
-std::optional<Domain::InlineLane> Domain::take_lane_at_once(bool past_transfers) {
-    return past_transfers || idle() ? take_lane(true) : std::nullopt;
+Domain::InlineLane Domain::take_lane_at_once(bool past_transfers) {
+    return past_transfers || idle() ? take_lane(true) : InlineLane();
 }
 
 bool Domain::any_at_once() const {
@@ -185,11 +185,11 @@ bool Domain::any_at_once() const {
                        [](const Lane& lane) { return lane.at_once.load(); });
 }
 
-std::optional<Domain::InlineLane> Domain::take_lane(bool at_once) {
+Domain::InlineLane Domain::take_lane(bool at_once) {
     std::uint32_t index = 0;
     std::unique_lock lock = lock_inline_lane(index);
     if (!lock || paused_.load()) {
-        return std::nullopt;
+        return {};
     }
     Lane& lane = lanes_[index];
     if (!lane.channel) {
@@ -199,8 +199,7 @@ std::optional<Domain::InlineLane> Domain::take_lane(bool at_once) {
     if (at_once) {
         lane.at_once.store(true);
     }
-    return std::optional<InlineLane>(std::in_place, std::move(lock), *lane.channel,
-                                     at_once ? &lane.at_once : nullptr);
+    return {std::move(lock), *lane.channel, at_once ? &lane.at_once : nullptr};
 }
 
 // There are as many lanes as callers have ever wanted one at once. A thread tries the one that it

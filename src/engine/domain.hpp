@@ -66,32 +66,38 @@ public:
     /// The cost of a request of this device, in bytes; see Plan::read_over_gaps().
     [[nodiscard]] std::uint64_t gap_bytes() const { return options_.channel.gap_bytes; }
 
-    /// A channel for the caller's own thread.
+    /// A channel for the caller's own thread, or nothing.
     class InlineLane {
     public:
+        InlineLane() = default;
         InlineLane(std::unique_lock<std::mutex> lock, Channel& channel, std::atomic<bool>* at_once)
             : lock_(std::move(lock)), channel_(&channel), at_once_(at_once) {}
         InlineLane(InlineLane&& other) noexcept
             : lock_(std::move(other.lock_)),
-              channel_(other.channel_),
+              channel_(std::exchange(other.channel_, nullptr)),
               at_once_(std::exchange(other.at_once_, nullptr)) {}
         InlineLane& operator=(InlineLane&&) = delete;
-        ~InlineLane() {
+        ~InlineLane() { give_back(); }
+        void give_back() noexcept {
             if (at_once_ != nullptr) {
                 at_once_->store(false, std::memory_order_release);
             }
+            at_once_ = nullptr;
+            channel_ = nullptr;
+            lock_ = {};
         }
+        explicit operator bool() const { return channel_ != nullptr; }
         [[nodiscard]] Channel& channel() { return *channel_; }
 
     private:
         std::unique_lock<std::mutex> lock_;
-        Channel* channel_;
-        std::atomic<bool>* at_once_;
+        Channel* channel_ = nullptr;
+        std::atomic<bool>* at_once_ = nullptr;
     };
     /// Nothing where anything is before it here.
-    [[nodiscard]] std::optional<InlineLane> take_inline_lane();
+    [[nodiscard]] InlineLane take_inline_lane();
     /// For a call that is no transfer; `past_transfers`: whatever is before it here.
-    [[nodiscard]] std::optional<InlineLane> take_lane_at_once(bool past_transfers);
+    [[nodiscard]] InlineLane take_lane_at_once(bool past_transfers);
     /// Has a thread one of the latter? Those who take one later see what was written before.
     [[nodiscard]] bool any_at_once() const;
     /// Callers that may have a lane at once; the next ones' transfers go through the channels.
@@ -135,7 +141,7 @@ private:
                                                     const std::function<void()>& wake);
     std::unique_lock<std::mutex> lock_inline_lane(std::uint32_t& index);
     [[nodiscard]] bool idle() const;
-    std::optional<InlineLane> take_lane(bool at_once);
+    InlineLane take_lane(bool at_once);
     [[nodiscard]] std::unique_ptr<Channel> make_inline_channel();
 
     const DeviceId device_;

@@ -29,8 +29,7 @@ bool Core::run_inline(Window& window) {
     if (!options_.domain.threads || options_.inline_bytes_max == 0 || transfer.devices != nullptr) {
         return false;
     }
-    if (transfer.op == Op::kRead && transfer.cache == CachePolicy::kAuto &&
-        !transfer.files.empty() && is_warm(transfer.files.front()) && copy_cached(window)) {
+    if (transfer.op == Op::kRead && transfer.cache == CachePolicy::kAuto && copy_cached(window)) {
         return true;
     }
     if (transfer.files.size() != 1 || transfer.files.front() == nullptr) {
@@ -53,11 +52,11 @@ bool Core::run_inline(Window& window) {
     const ExtentRange range{0, transfer.extents.count()};
     Part part{.transfer = &transfer,
               .window = &window,
-              .channel = &lane->channel(),
+              .channel = &lane.channel(),
               .plan = plan_of(transfer, range)};
     set_up(part, **domain, range);
     turn_here(window, part);
-    lane.reset();  // a fork waits for lanes, and not for syncs
+    lane.give_back();  // a fork waits for lanes, and not for syncs
     parts_are_through(window);
     return true;
 }
@@ -80,18 +79,18 @@ bool Core::read_small(Window& window, std::uint32_t index) {
         return false;
     }
     auto domain = domain_of(*file);
-    auto lane = domain ? (*domain)->take_inline_lane() : std::nullopt;
+    auto lane = domain ? (*domain)->take_inline_lane() : Domain::InlineLane();
     if (!lane) {
         return false;
     }
     Part part{.transfer = &transfer,
               .window = &window,
-              .channel = &lane->channel(),
+              .channel = &lane.channel(),
               .plan = plan_of(transfer, range)};
     set_up(part, **domain, range);
     turn_here(window, part);
     window.on_caller = false;
-    lane.reset();
+    lane.give_back();
     static_cast<void>(base::as_result("close", [&] { return file->close(); }));
     file.reset();
     transfer.groups[index] = Transfer::kThrough;

@@ -2,10 +2,14 @@
 #include "memory/fresh_memory.hpp"
 
 #include "base/align.hpp"
+#include "base/of_process.hpp"
+#include "base/units.hpp"
+#include "memory/pool.hpp"
 
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <mutex>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -17,6 +21,8 @@ namespace {
 // Minimum size of a part, because the pages at its ends stay when it is freed.
 constexpr std::uint64_t kPartBytesMin = base::kMiB;
 constexpr std::uint64_t kHeapBytesMax = 64 * base::kKiB;
+constexpr std::uint64_t kReusedBytesMax = 32 * base::kMiB;
+constexpr std::uint64_t kKeptBytesMax = 64 * base::kMiB;
 constexpr std::uint64_t kLineBytes = 64;
 
 // Computes positions in memory that begins at a multiple of `alignment`, and its size.
@@ -41,18 +47,85 @@ std::uint64_t lay_out(std::span<const Stretch> stretches, std::span<const std::s
     return at;
 }
 
-// Memory and its owner.
-base::Result<std::pair<std::shared_ptr<void>, std::span<std::byte>>> allocate(std::uint64_t bytes) {
+// Gives the whole pages of a range back to the system.
+void discard(std::span<std::byte> bytes) noexcept {
+    const auto first = base::align_up(reinterpret_cast<std::uintptr_t>(bytes.data()),
+                                      std::uintptr_t{base::kPageBytes});
+    const auto last =
+        base::align_down(reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()),
+                         std::uintptr_t{base::kPageBytes});
+    if (first < last) {
+        static_cast<void>(::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED));
+    }
+}
+
+// Parts that are free while others of their mapping are in use. Mostly all of them go, one after
+// the other, and the mapping is kept whole.
+class FreeParts {
+public:
+    /// Never destroyed: tensors may outlive what is.
+    static FreeParts& all() {
+        static auto& of_process =
+            *new base::OfProcess<FreeParts>([] { return std::make_shared<FreeParts>(); });
+        return *of_process;
+    }
+    void add(const std::shared_ptr<void>& mapping, std::span<std::byte> bytes) {
+        {
+            const std::lock_guard guard(mutex_);
+            parts_.emplace_back(mapping, bytes);
+            bytes_ += bytes.size();
+            if (bytes_ <= kKeptBytesMax) {
+                return;
+            }
+        }
+        discard();
+    }
+    void discard() noexcept {
+        std::vector<std::pair<std::weak_ptr<void>, std::span<std::byte>>> parts;
+        {
+            const std::lock_guard guard(mutex_);
+            parts.swap(parts_);
+            bytes_ = 0;
+        }
+        for (const auto& [mapping, bytes] : parts) {
+            if (const auto in_use = mapping.lock()) {
+                memory::discard(bytes);
+            }
+        }
+    }
+
+private:
+    std::mutex mutex_;
+    std::vector<std::pair<std::weak_ptr<void>, std::span<std::byte>>> parts_;
+    std::uint64_t bytes_ = 0;
+};
+
+struct Allocated {
+    std::shared_ptr<void> owner;
+    std::span<std::byte> bytes;
+    bool faulted_in = false;
+    bool kept = false;
+};
+
+base::Result<Allocated> allocate(std::uint64_t bytes) {
     if (bytes <= kHeapBytesMax) {
         constexpr std::align_val_t kAligned{kLineBytes};
         auto* const data = static_cast<std::byte*>(::operator new(bytes, kAligned));
         const std::shared_ptr<void> owner(data, [](void* p) { ::operator delete(p, kAligned); });
-        return std::pair{owner, std::span(data, bytes)};
+        return Allocated{owner, {data, bytes}, true};
+    }
+    if (bytes <= kReusedBytesMax) {
+        // Never destroyed: tensors may outlive what is.
+        static auto* const pool = new Pool({.kept_bytes_max = kKeptBytesMax, .block = {}});
+        PENSTOCK_TRY(taken, pool->take(bytes));
+        auto loan = std::make_shared<PooledBlock>(std::move(taken));
+        const std::span<std::byte> lent(loan->data(), bytes);
+        return Allocated{loan, lent, loan->used(), true};
     }
     PENSTOCK_TRY(block, Block::make(bytes));
     auto mapping = std::make_shared<Block>(std::move(block));
     const std::span<std::byte> mapped = mapping->bytes();
-    return std::pair{std::shared_ptr<void>(std::move(mapping)), mapped};
+    return Allocated{std::move(mapping), mapped};
 }
 
 }  // namespace
@@ -74,12 +147,15 @@ base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches) 
         total = lay_out(stretches, order, base::kPageBytes, positions);
     }
     PENSTOCK_TRY(memory, allocate(total));
-    const std::shared_ptr<void>& mapping = memory.first;
-    const std::span<std::byte> bytes = memory.second;
+    const std::shared_ptr<void>& mapping = memory.owner;
+    const std::span<std::byte> bytes = memory.bytes;
+    made.faulted_in_ = memory.faulted_in;
+    FreeParts::all().discard();
     std::vector<std::size_t> members;
     std::uint64_t begin = 0;
     const auto close = [&](std::uint64_t end) {
-        const auto part = std::make_shared<Part>(mapping, bytes.subspan(begin, end - begin));
+        const auto part =
+            std::make_shared<Part>(mapping, bytes.subspan(begin, end - begin), memory.kept);
         for (const std::size_t i : members) {
             made.places_[i] = {part, positions[i] - begin};
         }
@@ -115,14 +191,14 @@ FreshMemory::Part::~Part() {
     if (mapping_.use_count() == 1) {
         return;  // all of it goes
     }
-    const auto first = base::align_up(reinterpret_cast<std::uintptr_t>(bytes_.data()),
-                                      std::uintptr_t{base::kPageBytes});
-    const auto last =
-        base::align_down(reinterpret_cast<std::uintptr_t>(bytes_.data() + bytes_.size()),
-                         std::uintptr_t{base::kPageBytes});
-    if (first < last) {
-        static_cast<void>(::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED));
+    try {
+        if (kept_) {
+            FreeParts::all().add(mapping_, bytes_);
+            return;
+        }
+    } catch (const std::bad_alloc&) {  // there is no memory to note it
     }
+    discard(bytes_);
 }
 
 }  // namespace penstock::memory

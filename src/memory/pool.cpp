@@ -108,12 +108,13 @@ struct PooledBlock::Shelf {
     bool closed = false;  ///< the pool is destroyed: nothing would be taken from here again
 };
 
-PooledBlock::PooledBlock(Block block, std::uint64_t bytes, std::shared_ptr<Shelf> shelf)
-    : block_(std::move(block)), bytes_(bytes), shelf_(std::move(shelf)) {}
+PooledBlock::PooledBlock(Block block, std::uint64_t bytes, bool used, std::shared_ptr<Shelf> shelf)
+    : block_(std::move(block)), bytes_(bytes), used_(used), shelf_(std::move(shelf)) {}
 
 PooledBlock::PooledBlock(PooledBlock&& other) noexcept
     : block_(std::move(other.block_)),
       bytes_(std::exchange(other.bytes_, 0)),
+      used_(other.used_),
       shelf_(std::move(other.shelf_)) {}
 
 PooledBlock& PooledBlock::operator=(PooledBlock&& other) noexcept {
@@ -121,6 +122,7 @@ PooledBlock& PooledBlock::operator=(PooledBlock&& other) noexcept {
         give_back();
         block_ = std::move(other.block_);
         bytes_ = std::exchange(other.bytes_, 0);
+        used_ = other.used_;
         shelf_ = std::move(other.shelf_);
     }
     return *this;
@@ -162,13 +164,12 @@ Result<PooledBlock> Pool::take(std::uint64_t bytes) {
     }
     const std::uint64_t class_bytes = std::bit_ceil(std::max(bytes, base::kPageBytes));
     Block block = shelf_->take(class_of(class_bytes));
-    if (block.size() == 0) {
-        BlockOptions options = options_.block;
-        options.lasting = true;
-        PENSTOCK_TRY(made, Block::make(class_bytes, options));
+    const bool used = block.size() != 0;
+    if (!used) {
+        PENSTOCK_TRY(made, Block::make(class_bytes, options_.block));
         block = std::move(made);
     }
-    return PooledBlock(std::move(block), bytes, shelf_.get());
+    return PooledBlock(std::move(block), bytes, used, shelf_.get());
 }
 
 std::uint64_t Pool::kept_bytes() const {

@@ -25,15 +25,18 @@ public:
     [[nodiscard]] std::byte* data() const { return block_.data(); }
     [[nodiscard]] std::uint64_t size() const { return bytes_; }  ///< as requested
     [[nodiscard]] const Block& block() const { return block_; }
+    /// It was handed out before: pages of it are there.
+    [[nodiscard]] bool used() const { return used_; }
 
 private:
     friend class Pool;
     struct Shelf;
-    PooledBlock(Block block, std::uint64_t bytes, std::shared_ptr<Shelf> shelf);
+    PooledBlock(Block block, std::uint64_t bytes, bool used, std::shared_ptr<Shelf> shelf);
     void give_back() noexcept;
 
     Block block_;
     std::uint64_t bytes_ = 0;
+    bool used_ = false;
     std::shared_ptr<Shelf> shelf_;
 };
 

@@ -9,7 +9,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
+#include <chrono>
+#include <climits>
 #include <cstddef>
 #include <functional>
 #include <optional>
@@ -242,8 +245,11 @@ std::optional<std::chrono::microseconds> memory_stall(const std::string& root) {
     return total(text_of(root + "/proc/pressure/memory"));
 }
 
-unsigned usable_processors(const std::string& root) {
-    unsigned most = usable_cpus();
+namespace {
+
+// Processors that the groups' quota of time equals.
+unsigned quota_of_groups(const std::string& root) {
+    unsigned most = UINT_MAX;
     for (const std::string& folder : control_groups("", root)) {
         std::istringstream words(text_of(folder + "/cpu.max"));  // "250000 100000"
         std::string quota;
@@ -256,6 +262,26 @@ unsigned usable_processors(const std::string& root) {
                      number_of(text_of(folder + "/cpu.cfs_period_us")), most);
     }
     return most;
+}
+
+}  // namespace
+
+// A quota changes rarely, and to read it takes as long as to load a small file.
+unsigned usable_processors(const std::string& root) {
+    if (!root.empty()) {
+        return std::min(usable_cpus(), quota_of_groups(root));
+    }
+    constexpr std::int64_t kSeconds = 2;
+    static std::atomic<std::int64_t> read_at{INT64_MIN / 2};
+    static std::atomic<unsigned> quota{UINT_MAX};
+    const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
+                                 std::chrono::steady_clock::now().time_since_epoch())
+                                 .count();
+    if (now - read_at.load(std::memory_order_acquire) > kSeconds) {
+        quota.store(quota_of_groups(root), std::memory_order_relaxed);
+        read_at.store(now, std::memory_order_release);
+    }
+    return std::min(usable_cpus(), quota.load(std::memory_order_relaxed));
 }
 
 }  // namespace penstock::os

@@ -23,17 +23,25 @@ namespace penstock::stream {
 namespace {
 
 constexpr std::uint64_t kStepBytes = 16 * base::kMiB;
+// Of a little, one part is summed while the next is read.
+constexpr std::uint64_t kLittleBytes = 64 * base::kMiB;
+constexpr std::uint64_t kLittleStepBytes = 4 * base::kMiB;
 constexpr std::uint64_t kWindowBytes = 128 * base::kMiB;
 constexpr std::uint64_t kGapBytesMax = 64 * base::kKiB;
 // Limit on the memory that all gaps are read into; further gaps are not read.
 constexpr std::uint64_t kGapsBytesMax = 16 * base::kMiB;
 constexpr std::size_t kWindowSteps = 32;
-// Up to so much, a pump and threads of its own cost more than the reading.
-constexpr std::uint64_t kAloneBytesMax = 2 * base::kMiB;
+// Up to so much, a pump and threads of its own cost more than the reading, and up to so much copy
+// threads more than they gain.
+constexpr std::uint64_t kAloneBytesMax = 4 * base::kMiB;
+constexpr std::uint64_t kCopiedBytesMax = 16 * base::kMiB;
 
 class StepMaker {
 public:
-    StepMaker(std::span<const Wanted> wanted, bool fresh) : wanted_(wanted), fresh_(fresh) {}
+    StepMaker(std::span<const Wanted> wanted, bool fresh)
+        : wanted_(wanted),
+          fresh_(fresh),
+          step_bytes_(total(wanted) <= kLittleBytes ? kLittleStepBytes : kStepBytes) {}
 
     void run(bool verify, ReadSteps& out, std::pmr::memory_resource& gaps) {
         std::vector<std::size_t> order(wanted_.size());
@@ -60,6 +68,12 @@ public:
     }
 
 private:
+    static std::uint64_t total(std::span<const Wanted> wanted) {
+        return std::accumulate(
+            wanted.begin(), wanted.end(), std::uint64_t{0},
+            [](std::uint64_t sum, const Wanted& w) { return sum + w.into.bytes; });
+    }
+
     void add_pieces(std::size_t i, ReadSteps& out) {
         const Wanted& w = wanted_[i];
         if (w.sums.empty() && w.crc == 0) {
@@ -95,15 +109,15 @@ private:
 
     // Cuts steps at multiples of their size in the file, so that aligned extents stay aligned.
     // Pieces from `piece` on end in the steps that are added here.
-    static void add(std::uint64_t offset, const Memory& memory, ReadSteps& out, std::size_t piece) {
+    void add(std::uint64_t offset, const Memory& memory, ReadSteps& out, std::size_t piece) const {
         const std::uint64_t bytes = memory.bytes;
         std::uint64_t done = 0;
         while (done < bytes) {
-            if (out.steps.empty() || out.steps.back().bytes >= kStepBytes) {
+            if (out.steps.empty() || out.steps.back().bytes >= step_bytes_) {
                 out.steps.emplace_back();
             }
             const std::uint64_t at = offset + done;
-            const std::uint64_t room = base::align_down(at, kStepBytes) + kStepBytes - at;
+            const std::uint64_t room = base::align_down(at, step_bytes_) + step_bytes_ - at;
             const std::uint64_t part = std::min(bytes - done, room);
             ReadSteps::Step& step = out.steps.back();
             step.extents.push_back({at, {memory.data + done, part, memory.kind, memory.device}, 0});
@@ -119,6 +133,7 @@ private:
 
     std::span<const Wanted> wanted_;
     const bool fresh_;
+    const std::uint64_t step_bytes_;
     std::uint64_t gap_bytes_ = 0;
 };
 
@@ -130,9 +145,10 @@ public:
         : file_(file),
           cache_(options.cache),
           steps_(steps.steps),
+          may_run_(steps.bytes() <= kCopiedBytesMax),
           progress_(progress),
           pump_(engine, progress, {kWindowBytes, kWindowSteps}),
-          helpers_(wanted, steps, options.fresh, [this] { pump_.wake(); }) {}
+          helpers_(wanted, steps, options.fresh && !options.faulted_in, [this] { pump_.wake(); }) {}
 
     void run() {
         pump_.run(*this, 1);
@@ -153,6 +169,7 @@ private:
         unit->request.extents = steps_[next_].extents;
         unit->request.options.cache = cache_;
         unit->bytes = steps_[next_].bytes;
+        unit->may_run = may_run_;
         unit->step = next_++;
         helpers_.submitted(next_);
         return unit;
@@ -176,6 +193,7 @@ private:
     const File& file_;
     const CachePolicy cache_;
     const std::vector<ReadSteps::Step>& steps_;
+    const bool may_run_;
     ProgressClock& progress_;
     std::size_t next_ = 0;
     Pump pump_;

@@ -33,9 +33,11 @@ struct Wanted {
 };
 
 struct ReadFileOptions {
-    /// The memory was never touched. Between two stretches that are as far apart in memory as in
-    /// the file, the gap is untouched memory too, and may be overwritten with the gap of the file.
+    /// The memory holds nothing, and was never touched. Between two stretches that are as far apart
+    /// in memory as in the file, the gap is such memory too, and may be overwritten with the gap of
+    /// the file.
     bool fresh = false;
+    bool faulted_in = false;  ///< it is fresh, but its pages are there: it was other memory before
     bool verify = true;
     CachePolicy cache = CachePolicy::kAuto;
 };

@@ -64,8 +64,8 @@ void Pump::feed(PumpSource& source, std::size_t number) {
             lane.held->lane = number;
             lane.held->request.options.group = this;  // one group for all files: they run in order
         }
-        if (!begin(lane)) {
-            return;
+        if (!begin(lane) || has_run_) {
+            return;  // what has run is passed on before the next runs
         }
     }
 }
@@ -82,6 +82,7 @@ bool Pump::begin(Lane& lane) {
         units_.pop_back();
         return false;
     }
+    has_run_ = lane.held->may_run && transfer->done();
     group_.add(std::move(*transfer));
     lane.held->request = {};
     lane.bytes += bytes;

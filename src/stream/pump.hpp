@@ -102,7 +102,8 @@ private:
     std::vector<Lane> lanes_;
     std::deque<PumpUnitPtr> units_;  ///< by their number in the group, from first_ on
     std::uint64_t first_ = 0;
-    TransferGroup group_;  ///< last member: its destructor waits for the transfers
+    bool has_run_ = false;  ///< the last unit that began is over
+    TransferGroup group_;   ///< last member: its destructor waits for the transfers
 };
 
 }  // namespace penstock::stream

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -82,7 +83,7 @@ TEST(FreshMemoryTest, EachStretchLiesInItsPageAsInTheFileAndMeetsNoOther) {
 TEST(FreshMemoryTest, PagesGoWithTheLastUserOfTheirPart) {
     constexpr std::uint64_t kMiB = base::kMiB;
     const std::vector<Stretch> stretches{
-        {64, 8 * kMiB}, {8 * kMiB + 128, 8 * kMiB}, {16 * kMiB + 192, 8 * kMiB}};
+        {64, 16 * kMiB}, {16 * kMiB + 128, 16 * kMiB}, {32 * kMiB + 192, 16 * kMiB}};
     std::vector<FreshMemory::Place> places;
     std::vector<std::span<std::byte>> bytes;
     {
@@ -93,7 +94,7 @@ TEST(FreshMemoryTest, PagesGoWithTheLastUserOfTheirPart) {
             std::memset(bytes.back().data(), static_cast<int>(i + 1), bytes.back().size());
         }
     }
-    EXPECT_GE(resident(bytes[1]), 8 * kMiB);
+    EXPECT_GE(resident(bytes[1]), 16 * kMiB);
     places[1] = {};
     EXPECT_LE(resident(bytes[1]), 2 * kPage);  // those at its ends are the neighbours' too
     for (const std::size_t i : {0U, 2U}) {
@@ -104,6 +105,66 @@ TEST(FreshMemoryTest, PagesGoWithTheLastUserOfTheirPart) {
     places[0] = {};
     EXPECT_LE(resident(bytes[0]), 2 * kPage);
     EXPECT_EQ(bytes[2][0], std::byte{3});
+}
+
+// Up to 32 MiB: the next load takes the mapping, with its pages.
+TEST(FreshMemoryTest, ALittleIsKeptForTheNextLoad) {
+    const std::vector<Stretch> stretches{{64, 3 * base::kMiB}, {5 * base::kMiB, 2 * base::kMiB}};
+    std::byte* address = nullptr;
+    {
+        std::optional<FreshMemory> memory = FreshMemory::make(stretches).value();
+        address = memory->address(0);
+        for (std::size_t i = 0; i < stretches.size(); ++i) {
+            std::memset(memory->address(i), 1, stretches[i].bytes);
+        }
+        std::vector<FreshMemory::Place> places{memory->place(0), memory->place(1)};
+        memory.reset();
+        places.clear();  // one part after the other
+    }
+    const FreshMemory again = FreshMemory::make(stretches).value();
+    EXPECT_EQ(again.address(0), address);
+    EXPECT_TRUE(again.faulted_in());
+    for (std::size_t i = 0; i < stretches.size(); ++i) {
+        EXPECT_GE(resident(bytes_of(again, i, stretches[i])), stretches[i].bytes);
+    }
+    const FreshMemory other = FreshMemory::make(stretches).value();
+    EXPECT_NE(other.address(0), address);
+}
+
+TEST(FreshMemoryTest, FreePartsOfALittleGoAtTheNextLoad) {
+    const std::vector<Stretch> stretches{{0, 8 * base::kMiB}, {10 * base::kMiB, 8 * base::kMiB}};
+    std::optional<FreshMemory> memory = FreshMemory::make(stretches).value();
+    const std::span<std::byte> gone = bytes_of(*memory, 0, stretches[0]);
+    const std::span<std::byte> used = bytes_of(*memory, 1, stretches[1]);
+    std::memset(gone.data(), 1, gone.size());
+    std::memset(used.data(), 2, used.size());
+    const FreshMemory::Place kept = memory->place(1);
+    memory.reset();
+    EXPECT_GE(resident(gone), gone.size());
+    EXPECT_TRUE(FreshMemory::make(std::vector<Stretch>{{0, base::kMiB}}));
+    EXPECT_LE(resident(gone), 2 * kPage);
+    EXPECT_TRUE(
+        std::all_of(used.begin(), used.end(), [](std::byte b) { return b == std::byte{2}; }));
+}
+
+// Of many loads one tensor each stays.
+TEST(FreshMemoryTest, FreePartsAreBounded) {
+    const std::vector<Stretch> stretches{{0, 2 * base::kMiB}, {4 * base::kMiB, 20 * base::kMiB}};
+    std::vector<FreshMemory> memories;
+    std::vector<FreshMemory::Place> kept;
+    std::vector<std::span<std::byte>> gone;
+    for (int i = 0; i < 12; ++i) {
+        memories.push_back(FreshMemory::make(stretches).value());
+        kept.push_back(memories.back().place(0));
+        gone.push_back(bytes_of(memories.back(), 1, stretches[1]));
+        std::memset(gone.back().data(), 1, gone.back().size());
+    }
+    memories.clear();
+    std::uint64_t bytes = 0;
+    for (const std::span<std::byte> each : gone) {
+        bytes += resident(each);
+    }
+    EXPECT_LE(bytes, 65 * base::kMiB);
 }
 
 TEST(FreshMemoryTest, SmallNeighboursShareAPart) {

@@ -69,7 +69,7 @@ TEST(LastingMemory, GivesANumberOnceAndHearsOfEachRemoval) {
 }
 
 TEST(LastingMemory, HasWhatAPoolKeeps) {
-    Pool pool;
+    Pool pool({.block = {.lasting = true}});
     const std::byte* data = nullptr;
     {
         auto taken = pool.take(5000);

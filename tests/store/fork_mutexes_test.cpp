@@ -2,6 +2,7 @@
 // A process forks while its other threads hold each mutex that a child may come across: of a pool
 // of memory, of the copies and the queue of saves in the background, of a store that saves. No
 // child waits for a thread that it does not have.
+#include "memory/fresh_memory.hpp"
 #include "store/background/background_saver.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
@@ -84,6 +85,19 @@ TEST_F(ForkMutexes, OfAPoolOfMemory) {
                own = {};
                pool.trim();
                return pool.kept_bytes() == 0;
+           });
+}
+
+TEST_F(ForkMutexes, OfMemoryOfLoads) {
+    using memory::FreshMemory;
+    const std::vector<memory::Stretch> stretches{{0, 2 << 20}, {4 << 20, 2 << 20}};
+    const auto part = [&] { return FreshMemory::make(stretches).value().place(0); };
+    FreshMemory::Place held = part();
+    hammer([&] { const FreshMemory::Place taken = part(); },
+           [&] {
+               held = part();
+               held = {};
+               return part().part != nullptr;
            });
 }
 

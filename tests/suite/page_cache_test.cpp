@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -179,6 +180,49 @@ TEST_P(PageCache, WhatIsReadInSequenceIsReadAhead) {
     EXPECT_GT(engine().stats().bytes_cached, base::kMiB);
 }
 
+// To wait for other threads is a voluntary switch of the caller.
+TEST_P(PageCache, TheCallerCopiesAFewMiBWithoutAHop) {
+    if (GetParam() != EngineKind::kAuto) {
+        GTEST_SKIP() << "forced backends read nothing on the caller's thread";
+    }
+    constexpr std::uint64_t kSize = 4 * base::kMiB;
+    fill(kSize);
+    std::vector<std::byte> into(kSize);
+    const std::vector<std::string> paths(3, path("file"));
+    const auto read_all = [&] {
+        engine().read(file_, into);
+        engine().read(file_, std::span(into).subspan(1, 300'000), 1);
+        for (const std::size_t files : {1, 3}) {
+            TransferRequest list;
+            list.paths.assign(paths.begin(), paths.begin() + static_cast<std::ptrdiff_t>(files));
+            for (std::uint32_t i = 0; i < files; ++i) {
+                list.extents.push_back(
+                    {i * base::kMiB, Memory(into.data() + i * base::kMiB, base::kMiB), i});
+            }
+            engine().run(std::move(list))->wait();
+        }
+    };
+    read_all();
+    rusage before{};
+    rusage after{};
+    ASSERT_EQ(::getrusage(RUSAGE_THREAD, &before), 0);
+    for (int i = 0; i < 10; ++i) {
+        read_all();
+    }
+    ASSERT_EQ(::getrusage(RUSAGE_THREAD, &after), 0);
+    EXPECT_LE(after.ru_nvcsw - before.ru_nvcsw, 5);
+    EXPECT_EQ(into, data_);
+    EXPECT_EQ(engine().stats().bytes_read, 0U);
+    // Of a file that is half there, nothing is copied twice.
+    ASSERT_EQ(::fdatasync(fd()), 0);
+    ASSERT_EQ(::posix_fadvise(fd(), 0, kSize / 2, POSIX_FADV_DONTNEED), 0);
+    const EngineStats half = engine().stats();
+    engine().read(file_, into);
+    EXPECT_EQ(into, data_);
+    EXPECT_EQ(engine().stats().bytes_read, kSize / 2);
+    EXPECT_EQ(engine().stats().bytes_cached - half.bytes_cached, kSize / 2);
+}
+
 // cachestat(2) is refused to those who neither own nor may write a file.
 TEST_P(PageCache, OthersProbeAndLeaveFewPagesBehind) {
     if (::geteuid() != 0 || GetParam() != EngineKind::kAuto) {
@@ -245,7 +289,8 @@ TEST_P(PageCache, RightBytesWhileOthersWriteAndEvict) {
         const auto memory = std::as_writable_bytes(std::span(into).first(count));
         const TransferRequest request =
             request_of(false, file_, memory.data(), memory.size(), begin * 8);
-        static_cast<void>((count < 400 ? engine().run(request) : engine().submit(request))->wait());
+        const bool blocking = random() % 2 == 0;
+        static_cast<void>((blocking ? engine().run(request) : engine().submit(request))->wait());
         for (std::uint64_t i = 0; i < count; ++i) {
             wrong += into[i] >> 16 != begin + i ? 1U : 0U;
         }

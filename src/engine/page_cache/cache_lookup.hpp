@@ -59,6 +59,11 @@ public:
         return stretch_;
     }
 
+    /// Is all of it in the page cache? One question, of which the file's history learns nothing.
+    [[nodiscard]] bool all_cached(os::File& file, std::uint64_t offset, std::uint64_t bytes) {
+        return ask(file, offset, bytes) == Answer::kAll;
+    }
+
     static constexpr std::uint64_t kWindowBytes = std::uint64_t{64} << 20;
     /// A list of extents that are further apart on the average is not worth its questions.
     static constexpr std::uint64_t kListSpacingBytes = std::uint64_t{256} << 10;
