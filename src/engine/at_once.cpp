@@ -65,7 +65,7 @@ Core::AtOnce Core::way_at_once(os::File& file, Memory into, std::uint64_t offset
     const os::FileInfo& info = file.info();
     const os::Geometry& geometry = info.geometry;
     if (!geometry.direct) {
-        return info.in_memory ? AtOnce::kInMemory : AtOnce::kNone;
+        return info.in_memory ? AtOnce::kInMemory : info.small ? AtOnce::kCached : AtOnce::kNone;
     }
     os::CacheHistory& history = file.cache_history();
     const bool asks = info.asks_cache && options.cache == CachePolicy::kAuto &&
@@ -140,6 +140,29 @@ std::optional<std::uint64_t> Core::read_at_once(os::File& file, Memory into, std
     counters.bytes_cached.add(cached_bytes);
     counters.bytes_read.add(into.bytes - cached_bytes);
     return into.bytes;
+}
+
+// Of a file that was opened for it. Without streams the copy comes after the default stream; those
+// of the caller have passed.
+bool Core::read_small_of_device(Window& window) {
+    Transfer& transfer = *window.transfer;
+    if (transfer.op != Op::kRead || transfer.extents.count() != 1 || transfer.allow_short ||
+        transfer.depth_limit || transfer.files.front() == nullptr) {
+        return false;
+    }
+    const auto& order = transfer.devices->order;
+    const auto passed = order ? order->passed() : base::Result<bool>(true);
+    if (!passed || !*passed) {
+        return false;
+    }
+    const Extent extent = transfer.extents[0];
+    TransferOptions options;
+    options.cache = transfer.cache;
+    if (!read_at_once(*transfer.files.front(), extent.memory, extent.offset, options)) {
+        return false;
+    }
+    parts_are_through(window);
+    return true;
 }
 
 std::optional<std::uint64_t> Core::write_at_once(os::File& file, Memory data, std::uint64_t offset,

@@ -15,7 +15,7 @@ namespace {
 
 // Limit a list. From there on several threads copy sooner: from 4 MiB on, and later where each call
 // brings no more than a page or two, and costs more than its bytes.
-constexpr std::uint64_t kCopiedBytesMax = 4 << 20;
+constexpr std::uint64_t kCopiedBytesMax = (4 << 20) + (64 << 10);  ///< with a header
 constexpr std::uint64_t kCopiedSmallBytesMax = 8 << 20;
 constexpr std::uint64_t kCopiedSmallBytes = 8 << 10;  ///< an extent, on average
 constexpr std::uint64_t kCopiedExtentsMax = 2048;

@@ -192,6 +192,7 @@ private:
     }
     bool run_inline(Window& window);
     bool copy_cached(Window& window);
+    bool read_small_of_device(Window& window);
     bool read_small(Window& window, std::uint32_t index);
     static void set_up(Part& part, const Domain& domain, ExtentRange range);
     static void turn_here(Window& window, Part& part) noexcept;

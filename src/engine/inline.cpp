@@ -26,8 +26,11 @@ Plan plan_of(const Transfer& transfer, ExtentRange range) {
 // to another thread and back costs more than the read.
 bool Core::run_inline(Window& window) {
     Transfer& transfer = *window.transfer;
-    if (!options_.domain.threads || options_.inline_bytes_max == 0 || transfer.devices != nullptr) {
+    if (!options_.domain.threads || options_.inline_bytes_max == 0) {
         return false;
+    }
+    if (transfer.devices != nullptr) {
+        return read_small_of_device(window);
     }
     if (transfer.op == Op::kRead && transfer.cache == CachePolicy::kAuto && copy_cached(window)) {
         return true;

@@ -68,9 +68,10 @@ public:
 
     [[nodiscard]] virtual base::Result<std::shared_ptr<File>> open(const std::string& path,
                                                                    const FileOptions& options) = 0;
-    /// For who opens a file for one transfer and closes it. One that is read by kAuto and has at
-    /// most `small_bytes` may come as FileInfo::small: its way to direct I/O would cost more than
-    /// its bytes. One that is written by kCached may come without what a device says of direct I/O.
+    /// For who opens a file for one transfer and closes it. One that is read by kAuto, and has at
+    /// most `small_bytes` or some MiB that are all in the page cache, may come as FileInfo::small:
+    /// its way to direct I/O would cost more than its bytes. One that is written by kCached may
+    /// come without what a device says of direct I/O.
     [[nodiscard]] virtual base::Result<std::shared_ptr<File>> open_once(
         const std::string& path, const FileOptions& options, std::uint64_t /*small_bytes*/) {
         return open(path, options);

@@ -5,12 +5,14 @@
 //   3. query the geometry; under kRequired refuse a file without direct I/O, and remove a new one
 //   4. open the same inode once more with O_DIRECT
 //   5. truncate, if requested: only now, when nothing but the truncation can fail any more
-// A small file that is read once, or one that gets a few bytes once, is done after 1, without a
-// question that its device has answered.
+// A small or a cached file that is read once, or one that gets a few bytes once, is done after 1,
+// without a question that its device has answered.
+#include "base/align.hpp"
 #include "os/block_device.hpp"
 #include "os/file_system_type.hpp"
 #include "os/geometry.hpp"
 #include "os/local_file.hpp"
+#include "os/page_cache.hpp"
 #include "os/sysfs.hpp"
 
 #include <fcntl.h>
@@ -295,6 +297,17 @@ const KnownDevice& known_device(dev_t number, int fd) {
     return last;
 }
 
+constexpr std::uint64_t kAskedBytesMax = 4 * base::kMiB + 64 * base::kKiB;  // with a header
+
+// Pages of files on overlayfs are those of the files below.
+bool is_all_cached(int fd, std::uint64_t bytes, const KnownDevice& device) {
+    CachedPages found;
+    return bytes <= kAskedBytesMax && device.keeps_page_cache &&
+           std::string_view(device.file_system.data()) != "overlay" &&
+           cachestat(fd, 0, bytes, found) == 0 &&
+           found.pages >= base::align_up(bytes, base::kPageBytes) / base::kPageBytes;
+}
+
 // Null where it has to be opened in full. What was named is of another file if the name changed
 // meanwhile: then the size decided wrongly about the way, and nothing else.
 std::shared_ptr<File> finish_small(const std::string& path, const FileOptions& options,
@@ -304,13 +317,15 @@ std::shared_ptr<File> finish_small(const std::string& path, const FileOptions& o
     if (opened.created && ::fstat(opened.fd.get(), &status) != 0) {
         return nullptr;
     }
+    const auto bytes = static_cast<std::uint64_t>(status.st_size);
     if (!S_ISREG(status.st_mode) ||
-        (reads ? static_cast<std::uint64_t>(status.st_size) > small_bytes
+        (reads ? bytes > std::max(small_bytes, kAskedBytesMax)
                : options.cache != CachePolicy::kCached || options.truncate || options.append)) {
         return nullptr;
     }
     const KnownDevice& device = known_device(status.st_dev, opened.fd.get());
-    if (reads && !device.passes_small) {
+    if (reads && (!device.passes_small ||
+                  (bytes > small_bytes && !is_all_cached(opened.fd.get(), bytes, device)))) {
         return nullptr;
     }
     FileInfo info;
@@ -322,9 +337,10 @@ std::shared_ptr<File> finish_small(const std::string& path, const FileOptions& o
     info.created = opened.created;
     info.small = reads;
     info.asks_cache = reads && device.keeps_page_cache;
-    info.geometry.reason = reads ? "a small file, read once" : "a few bytes, written once";
+    info.geometry.reason =
+        reads ? "a small or a cached file, read once" : "a few bytes, written once";
     auto file = std::make_shared<LocalFile>(std::move(info), std::move(opened.fd), UniqueFd());
-    file->note_size(static_cast<std::uint64_t>(status.st_size));
+    file->note_size(bytes);
     return file;
 }
 

@@ -50,6 +50,12 @@ WritePlan write_plan(const FileImage& image, std::uint64_t block_bytes) {
             waiting.push_back({begin, end});
         }
     }
+    if (!waiting.empty()) {
+        FileRange& first = waiting.front();
+        FileRange& last = waiting.back();
+        first.begin = first.begin < kFreeBytesMin ? 0 : first.begin;
+        last.end = file.total_bytes() - last.end < kFreeBytesMin ? file.total_bytes() : last.end;
+    }
     std::uint64_t at = 0;
     for (const FileRange& range : waiting) {
         add_cut(plan.free, {at, range.begin});

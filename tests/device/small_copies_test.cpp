@@ -8,6 +8,8 @@
 #include <penstock/engine.hpp>
 #include <penstock/gpu.hpp>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -73,6 +75,25 @@ TEST_F(SmallCopies, AskTheCacheRarely) {
         ASSERT_EQ(bytes_of(memory), part(offset, 4096));
     }
     EXPECT_LT(slot_requests() - before, 30U);
+}
+
+TEST_F(SmallCopies, ComeFromFilesThatAreOpenedForThem) {
+    for (const std::uint64_t file_bytes : {kFileBytes, std::uint64_t{20'000}}) {
+        const std::string path = folder_ / "small";
+        engine_.write(path, ConstMemory(content_.data(), file_bytes));
+        ASSERT_EQ(::truncate(path.c_str(), static_cast<off_t>(file_bytes)), 0);
+        const Memory memory = gpu_memory(5000);
+        static_cast<void>(engine_.read(path, memory, 0));
+        const std::uint64_t before = slot_requests();
+        for (std::uint64_t i = 0; i < 30; ++i) {
+            const std::uint64_t offset = i * 500;
+            ASSERT_EQ(engine_.read(path, memory, offset), 5000U);
+            ASSERT_EQ(bytes_of(memory), part(offset, 5000));
+        }
+        EXPECT_EQ(slot_requests(), before) << file_bytes;
+        EXPECT_THROW(engine_.read(path, memory, file_bytes - 100), Error);
+        EXPECT_THROW(engine_.read(folder_ / "none", memory), Error);
+    }
 }
 
 TEST_F(SmallCopies, OfAnyPlaceAndLengthAreRight) {

@@ -4,8 +4,10 @@
 #include "os/local_file_system.hpp"
 #include "support/temp_folder.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -57,15 +59,30 @@ TEST_F(OpenOnce, ASmallFileIsReadThroughItsOneDescriptor) {
     }
 }
 
-TEST_F(OpenOnce, ALargerOneIsOpenedAsAlways) {
-    const std::string path = file_of(kSmall + 1, disk_);
-    const auto once = files_->open_once(path, {}, kSmall);
-    const auto usual = files_->open(path, {});
-    ASSERT_TRUE(once);
-    ASSERT_TRUE(usual);
-    EXPECT_FALSE((*once)->info().small);
-    EXPECT_EQ((*once)->geometry().direct, (*usual)->geometry().direct);
-    EXPECT_EQ((*once)->geometry().reason, (*usual)->geometry().reason);
+// Some MiB that are all in the page cache need no direct I/O; one page that is not there does.
+TEST_F(OpenOnce, ALargerOneThatIsNotAllCachedIsOpenedAsAlways) {
+    for (const std::uint64_t bytes : {kSmall + 1, std::uint64_t{4} << 20, std::uint64_t{8} << 20}) {
+        const std::string path = file_of(bytes, disk_);
+        const auto usual = files_->open(path, {.access = Access::kReadWrite});
+        ASSERT_TRUE(usual);
+        CachedPages pages;
+        const bool asks = (*usual)->info().asks_cache && (*usual)->cached_pages(0, 1, pages) == 0;
+        const auto cached = files_->open_once(path, {}, kSmall);
+        ASSERT_TRUE(cached);
+        EXPECT_EQ((*cached)->info().small, asks && bytes <= 4 << 20);
+        EXPECT_EQ((*cached)->info().asks_cache, (*usual)->info().asks_cache);
+        const int fd = (*usual)->descriptor(Lane::kBuffered);
+        ASSERT_EQ(::fdatasync(fd), 0);
+        ASSERT_EQ(::posix_fadvise(fd, 0, 4096, POSIX_FADV_DONTNEED), 0);
+        if (asks && ((*usual)->cached_pages(0, bytes, pages) != 0 || pages.pages * 4096 >= bytes)) {
+            continue;  // the kernel kept it
+        }
+        const auto once = files_->open_once(path, {}, kSmall);
+        ASSERT_TRUE(once);
+        EXPECT_FALSE((*once)->info().small);
+        EXPECT_EQ((*once)->geometry().direct, (*usual)->geometry().direct);
+        EXPECT_EQ((*once)->geometry().reason, (*usual)->geometry().reason);
+    }
     EXPECT_FALSE((*files_->open_once(file_of(5, disk_), {}, 0))->info().small);
 }
 
