@@ -100,7 +100,7 @@ def build(preset, *targets):
     return Step(f"build {preset}", argv + list(targets), gate=True)
 
 
-# What takes longest begins first: the last program would run alone for minutes.
+# Slow programs begin first: the last one would run alone for minutes.
 SLOW = ["suite_test", "cli_test", "allocations_test", "features_test", "store_test", "simulation_test"]
 
 

@@ -30,7 +30,7 @@ constexpr base::Nanos kNap = 20'000;
 // A GPU that does not answer for so long after an error has let go of its copies.
 constexpr base::Nanos kPatience = 10'000'000'000;
 
-/// What one copy at a time needs.
+/// The objects of one copy at a time.
 struct Kit {
     std::int32_t device = 0;
     CUcontext context = nullptr;

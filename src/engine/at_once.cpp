@@ -142,8 +142,8 @@ std::optional<std::uint64_t> Core::read_at_once(os::File& file, Memory into, std
     return into.bytes;
 }
 
-// Of a file that was opened for it. Without streams the copy comes after the default stream; those
-// of the caller have passed.
+// Reads a file that was opened for it. Without streams the copy comes after the default stream;
+// those of the caller have passed.
 bool Core::read_small_of_device(Window& window) {
     Transfer& transfer = *window.transfer;
     if (transfer.op != Op::kRead || transfer.extents.count() != 1 || transfer.allow_short ||

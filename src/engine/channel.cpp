@@ -77,6 +77,12 @@ void Channel::poke() {
     wake();
 }
 
+// Not by poke() alone: the turn that hears of it may be the one that goes to sleep.
+void Channel::stop() {
+    stopping_.store(true);
+    wake();
+}
+
 // Both poke, for a channel that is about to sleep looks at that once more, and not at `paused_`.
 void Channel::pause() {
     quiet_.store(0);
@@ -103,7 +109,8 @@ void Channel::wake() {
 }
 
 bool Channel::arrived() const {
-    return !inbox_.empty() || !returned_.empty() || poked_.load() || movers_.ready();
+    return !inbox_.empty() || !returned_.empty() || poked_.load() || stopping_.load() ||
+           movers_.ready();
 }
 
 bool Channel::turn(bool may_sleep) noexcept {

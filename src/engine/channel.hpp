@@ -104,6 +104,8 @@ public:
     [[nodiscard]] bool device_quiet() const { return quiet_.load(std::memory_order_acquire) != 0; }
     void wait_device_quiet(base::Nanos timeout) const;
     void wake();
+    /// No part is linked any more: the channel's thread sleeps no more, and ends when it may.
+    void stop();
     /// Parts that are linked and not done.
     [[nodiscard]] std::uint32_t linked_parts() const {
         return linked_parts_.load(std::memory_order_relaxed);
@@ -117,6 +119,7 @@ public:
     /// Advances by one pass; true when anything moved. `may_sleep`: wait when there is nothing to
     /// do.
     bool turn(bool may_sleep) noexcept;
+    [[nodiscard]] bool may_end() const { return stopping_.load() && idle(); }
     [[nodiscard]] bool idle() const {
         return out_ == 0 && classes_.empty() && held_.empty() && inbox_.empty();
     }
@@ -201,6 +204,7 @@ private:
     base::Inbox<Request> returned_;  ///< from the executor
     std::atomic<std::uint32_t> linked_parts_{0};
     std::atomic<bool> poked_{false};
+    std::atomic<bool> stopping_{false};
     std::atomic<bool> asleep_{false};
     std::atomic<bool> paused_{false};
     std::atomic<std::uint32_t> quiet_{0};

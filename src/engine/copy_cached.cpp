@@ -60,7 +60,7 @@ bool can_be_asked(const std::shared_ptr<os::File>& file) {
                                (file->info().asks_cache && !file->cache_history().refused()));
 }
 
-// What lies far apart is not asked for together.
+// Asks for extents together, unless they lie far apart.
 bool is_cached(os::File& file, const FileExtents& list, Counters& counters) {
     if (file.info().in_memory || file.cache_history().warm() || list.bytes == 0) {
         return true;

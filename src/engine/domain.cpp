@@ -130,7 +130,7 @@ base::Result<void> Domain::start_channel() {
             self->channel = std::move(*channel);
             Channel& loop = *self->channel;
             made.set_value({});
-            while (!self->stopping.load() || !loop.idle()) {
+            while (!loop.may_end()) {
                 loop.turn(true);
             }
             // The ring is this thread's alone, also at its end: what it still has out comes back to
@@ -158,8 +158,7 @@ Domain::~Domain() {
     device_callers_.reset();
     for (const auto& member : channels_) {
         if (member->thread.joinable()) {
-            member->stopping.store(true);
-            member->channel->poke();
+            member->channel->stop();
             member->poked.store(true);
             member->poked.notify_one();
             member->thread.join();

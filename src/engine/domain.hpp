@@ -123,7 +123,6 @@ private:
     struct Member {
         std::unique_ptr<Channel> channel;
         std::thread thread;
-        std::atomic<bool> stopping{false};
         std::atomic<bool> poked{false};  ///< ~Domain will not touch the channel again
     };
     /// Threads take and leave theirs without touching the cache lines of the others.

@@ -114,16 +114,23 @@ base::Result<Allocated> allocate(std::uint64_t bytes) {
         const std::shared_ptr<void> owner(data, [](void* p) { ::operator delete(p, kAligned); });
         return Allocated{owner, {data, bytes}, true};
     }
+    // Never destroyed: tensors may outlive what is.
+    static auto* const pool = new Pool({.kept_bytes_max = kKeptBytesMax, .block = {}});
     if (bytes <= kReusedBytesMax) {
-        // Never destroyed: tensors may outlive what is.
-        static auto* const pool = new Pool({.kept_bytes_max = kKeptBytesMax, .block = {}});
         PENSTOCK_TRY(taken, pool->take(bytes));
         auto loan = std::make_shared<PooledBlock>(std::move(taken));
-        const std::span<std::byte> lent(loan->data(), bytes);
+        const std::span<std::byte> lent = loan->block().bytes();
         return Allocated{loan, lent, loan->used(), true};
     }
-    PENSTOCK_TRY(block, Block::make(bytes));
-    auto mapping = std::make_shared<Block>(std::move(block));
+    auto block = Block::make(bytes);
+    if (!block) {
+        pool->trim();  // what is kept may be what is missing
+        block = Block::make(bytes);
+    }
+    if (!block) {
+        return base::fail(std::move(block.error()));
+    }
+    auto mapping = std::make_shared<Block>(std::move(*block));
     const std::span<std::byte> mapped = mapping->bytes();
     return Allocated{std::move(mapping), mapped};
 }
@@ -153,9 +160,10 @@ base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches) 
     FreeParts::all().discard();
     std::vector<std::size_t> members;
     std::uint64_t begin = 0;
-    const auto close = [&](std::uint64_t end) {
+    const auto close = [&](std::uint64_t end, std::uint64_t end_of_all) {
         const auto part =
-            std::make_shared<Part>(mapping, bytes.subspan(begin, end - begin), memory.kept);
+            std::make_shared<Part>(mapping, bytes.subspan(begin, end - begin),
+                                   bytes.subspan(begin, end_of_all - begin), memory.kept);
         for (const std::size_t i : members) {
             made.places_[i] = {part, positions[i] - begin};
         }
@@ -169,7 +177,7 @@ base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches) 
         }
         const bool large = s.bytes >= kPartBytesMin || end - begin >= kPartBytesMin;
         if (!members.empty() && large) {
-            close(end);
+            close(end, end);
         }
         if (members.empty()) {
             begin = positions[i];
@@ -177,7 +185,7 @@ base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches) 
         members.push_back(i);
         end = positions[i] + s.bytes;
     }
-    close(end);
+    close(end, bytes.size());  // a huge page may be there beyond the end
     return made;
 }
 
@@ -193,12 +201,12 @@ FreshMemory::Part::~Part() {
     }
     try {
         if (kept_) {
-            FreeParts::all().add(mapping_, bytes_);
+            FreeParts::all().add(mapping_, all_);
             return;
         }
     } catch (const std::bad_alloc&) {  // there is no memory to note it
     }
-    discard(bytes_);
+    discard(all_);
 }
 
 }  // namespace penstock::memory

@@ -46,9 +46,11 @@ public:
     /// A part of a mapping. Destroying it frees its pages, except those that it shares.
     class Part {
     public:
-        /// `kept`: the mapping is for the next load when all parts are gone.
-        Part(std::shared_ptr<void> mapping, std::span<std::byte> bytes, bool kept)
-            : mapping_(std::move(mapping)), bytes_(bytes), kept_(kept) {}
+        /// `bytes` of `all`, of which the rest is nobody's. `kept`: the mapping is for the next
+        /// load when all parts are gone.
+        Part(std::shared_ptr<void> mapping, std::span<std::byte> bytes, std::span<std::byte> all,
+             bool kept)
+            : mapping_(std::move(mapping)), bytes_(bytes), all_(all), kept_(kept) {}
         Part(const Part&) = delete;
         Part& operator=(const Part&) = delete;
         ~Part();
@@ -57,6 +59,7 @@ public:
     private:
         std::shared_ptr<void> mapping_;  // or memory of the heap, which has one part
         std::span<std::byte> bytes_;
+        std::span<std::byte> all_;
         bool kept_;
     };
     struct Place {

@@ -26,10 +26,26 @@ using base::Result;
 
 namespace {
 
-constexpr std::size_t kClasses = 64;  // by the exponent of the size
+// A doubling of the size has eight classes: a power of two alone would waste half of a block, also
+// where its pages are huge.
+constexpr unsigned kClassBits = 3;
+constexpr std::size_t kClasses = std::size_t{64} << kClassBits;
 
-std::size_t class_of(std::uint64_t bytes) {
-    return static_cast<std::size_t>(std::bit_width(bytes - 1));
+// The power of two that the size is above: 4 for 17 to 32 bytes.
+unsigned doubling_of(std::uint64_t bytes) {
+    return static_cast<unsigned>(std::bit_width(bytes - 1)) - 1;
+}
+
+std::uint64_t class_bytes_of(std::uint64_t bytes) {
+    const std::uint64_t least = std::max(bytes, base::kPageBytes);
+    const std::uint64_t step = std::uint64_t{1} << (doubling_of(least) - kClassBits);
+    return base::align_up(least, std::max(step, base::kPageBytes));
+}
+
+std::size_t class_of(std::uint64_t class_bytes) {
+    const unsigned doubling = doubling_of(class_bytes);
+    const std::uint64_t above = class_bytes - 1 - (std::uint64_t{1} << doubling);
+    return (std::size_t{doubling} << kClassBits) + (above >> (doubling - kClassBits));
 }
 
 }  // namespace
@@ -162,12 +178,19 @@ Result<PooledBlock> Pool::take(std::uint64_t bytes) {
             ErrorCode::kOutOfMemory, "allocate",
             fmt::format("{} bytes are more than any machine has; ask for less", bytes)));
     }
-    const std::uint64_t class_bytes = std::bit_ceil(std::max(bytes, base::kPageBytes));
+    const std::uint64_t class_bytes = class_bytes_of(bytes);
     Block block = shelf_->take(class_of(class_bytes));
     const bool used = block.size() != 0;
     if (!used) {
-        PENSTOCK_TRY(made, Block::make(class_bytes, options_.block));
-        block = std::move(made);
+        auto made = Block::make(class_bytes, options_.block);
+        if (!made) {
+            trim();  // what is kept may be what is missing
+            made = Block::make(class_bytes, options_.block);
+        }
+        if (!made) {
+            return fail(std::move(made.error()));
+        }
+        block = std::move(*made);
     }
     return PooledBlock(std::move(block), bytes, used, shelf_.get());
 }

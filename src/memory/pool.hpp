@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks that are handed out, returned automatically, and kept: memory that was touched and locked
-// once is too expensive to free. Sizes are rounded up to classes (powers of two from 4 KiB); the
-// kept bytes are bounded.
+// once is too expensive to free. Sizes are rounded up to classes, by at most an eighth or 4 KiB;
+// the kept bytes are bounded.
 #pragma once
 
 #include "base/of_process.hpp"

@@ -132,6 +132,15 @@ void fill(state::Source& source, const std::vector<state::StoredRow>& rows,
     }
 }
 
+// Small files are loaded again and again: their memory is kept for the next, as in
+// memory/fresh_memory.hpp.
+Buffer memory_for(std::uint64_t bytes, MemoryPool& pool) {
+    constexpr std::uint64_t kReusedBytesMax = 32 * base::kMiB;
+    constexpr std::uint64_t kKeptBytesMax = 64 * base::kMiB;
+    static auto* const small = new MemoryPool({.kept_bytes_max = kKeptBytesMax, .touch = false});
+    return (bytes <= kReusedBytesMax ? *small : pool).take(std::max<std::uint64_t>(bytes, 1));
+}
+
 }  // namespace
 
 LoadedState load_file(const std::shared_ptr<Engine>& engine, const std::string& path,
@@ -143,7 +152,7 @@ LoadedState load_file(const std::shared_ptr<Engine>& engine, const std::string& 
     const std::vector<std::uint64_t> at = layout_of(rows);
     MemoryPool pool({.kept_bytes_max = 0, .touch = false});
     LoadedState out;
-    out.memory = pool.take(std::max<std::uint64_t>(at.back(), 1));
+    out.memory = memory_for(at.back(), pool);
     out.state.structure = is_all ? source->structure() : "null";
     out.state.metadata = source->metadata();
     std::vector<std::span<std::byte>> into;

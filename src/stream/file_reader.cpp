@@ -23,7 +23,7 @@ namespace penstock::stream {
 namespace {
 
 constexpr std::uint64_t kStepBytes = 16 * base::kMiB;
-// Of a little, one part is summed while the next is read.
+// Steps of little are short: one is summed while the next is read.
 constexpr std::uint64_t kLittleBytes = 64 * base::kMiB;
 constexpr std::uint64_t kLittleStepBytes = 4 * base::kMiB;
 constexpr std::uint64_t kWindowBytes = 128 * base::kMiB;

@@ -100,17 +100,20 @@ private:
             request.extents.push_back(
                 {expected_.header_bytes, {data_of(batch.first + i), expected_.data_bytes}, i});
         }
-        numbers_[&batch - batches_.data()] = group_.add(begin(std::move(request)));
+        numbers_[&batch - batches_.data()] = group_.add(begin(request));
     }
 
     // One batch alone is waited for: then a few small files are read here and now.
-    Transfer begin(TransferRequest request) {
-        if (paths_.size() <= kBatchFiles) {
-            if (auto run = engine_.try_run(request)) {
-                return std::move(*run);
+    Transfer begin(const TransferRequest& request) {
+        const bool alone = paths_.size() <= kBatchFiles;
+        while (true) {
+            auto begun = alone ? engine_.try_run(request) : engine_.try_submit(request);
+            if (begun) {
+                return std::move(*begun);
             }
+            engine_.wait_for_room(kSlice);  // as many transfers run as may
+            clock_.tick();
         }
-        return engine_.submit(std::move(request));
     }
 
     void finish(Batch& batch) {

@@ -3,13 +3,16 @@
 #include "memory/fresh_memory.hpp"
 
 #include "base/align.hpp"
+#include "support/seccomp.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -147,7 +150,23 @@ TEST(FreshMemoryTest, FreePartsOfALittleGoAtTheNextLoad) {
         std::all_of(used.begin(), used.end(), [](std::byte b) { return b == std::byte{2}; }));
 }
 
-// Of many loads one tensor each stays.
+// A huge page reaches past the last stretch.
+TEST(FreshMemoryTest, WhatIsBehindTheLastPartGoesWithIt) {
+    const std::vector<Stretch> stretches{{0, 2 * base::kMiB}, {4 * base::kMiB, 15 * base::kMiB}};
+    std::optional<FreshMemory> memory = FreshMemory::make(stretches).value();
+    const FreshMemory::Place kept = memory->place(0);
+    std::byte* const end = memory->address(1) + stretches[1].bytes;
+    std::memset(memory->address(1), 1, stretches[1].bytes);
+    memory.reset();
+    EXPECT_TRUE(FreshMemory::make(std::vector<Stretch>{{0, base::kMiB}}));
+    std::vector<unsigned char> page(1);
+    for (std::byte* at = end + kPage;
+         ::mincore(at, kPage, page.data()) == 0 && at < end + base::kMiB; at += kPage) {
+        ASSERT_EQ(page[0] & 1U, 0U) << at - end;
+    }
+}
+
+// One tensor of each of many loads stays.
 TEST(FreshMemoryTest, FreePartsAreBounded) {
     const std::vector<Stretch> stretches{{0, 2 * base::kMiB}, {4 * base::kMiB, 20 * base::kMiB}};
     std::vector<FreshMemory> memories;
@@ -165,6 +184,28 @@ TEST(FreshMemoryTest, FreePartsAreBounded) {
         bytes += resident(each);
     }
     EXPECT_LE(bytes, 65 * base::kMiB);
+}
+
+// The kept memory is given up for another load that needs it.
+TEST(FreshMemoryTest, WhatIsKeptIsNotMissing) {
+    for (const std::uint64_t bytes : {30 * base::kMiB, 40 * base::kMiB}) {
+        EXPECT_EQ(test::in_child([&]() -> std::string {
+                      const std::vector<Stretch> kept{{0, 16 * base::kMiB}};
+                      std::vector<FreshMemory> memories;
+                      for (int i = 0; i < 4; ++i) {
+                          memories.push_back(FreshMemory::make(kept).value());
+                      }
+                      memories.clear();
+                      std::ifstream statm("/proc/self/statm");
+                      rlim_t pages = 0;
+                      statm >> pages;
+                      const rlim_t most = pages * kPage + 20 * base::kMiB;
+                      const rlimit limit{most, most};
+                      ::setrlimit(RLIMIT_AS, &limit);
+                      return FreshMemory::make(std::vector<Stretch>{{0, bytes}}) ? "made" : "none";
+                  }),
+                  "made");
+    }
 }
 
 TEST(FreshMemoryTest, SmallNeighboursShareAPart) {

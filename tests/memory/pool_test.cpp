@@ -31,13 +31,37 @@ TEST(Pool, SizesAreRoundedUpToClasses) {
         std::uint64_t held;
     };
     for (const Case c : {Case{1, 4096}, Case{4096, 4096}, Case{4097, 8192}, Case{65536, 65536},
-                         Case{(1 << 20) + 1, 2 << 20}}) {
+                         Case{(1 << 20) + 1, 9 << 17}}) {
         const PooledBlock block = take(pool, c.asked);
         EXPECT_EQ(block.size(), c.asked);
         EXPECT_EQ(block.block().size(), c.held);
         EXPECT_TRUE(base::is_aligned(block.data(), 4096));
     }
-    EXPECT_EQ(pool.kept_bytes(), 4096U + 8192 + 65536 + (2 << 20));  // 4096 was taken twice in turn
+    EXPECT_EQ(pool.kept_bytes(), 4096U + 8192 + 65536 + (9 << 17));  // 4096 was taken twice in turn
+}
+
+// A block is found again by any size of its class, and is never too small.
+TEST(Pool, ASizeIsOfOneClass) {
+    std::mt19937_64 random(1);
+    for (int i = 0; i < 2000; ++i) {
+        Pool pool;
+        const std::uint64_t asked = 1 + random() % (std::uint64_t{1} << (random() % 27));
+        const std::byte* data = nullptr;
+        std::uint64_t held = 0;
+        {
+            const PooledBlock block = take(pool, asked);
+            data = block.data();
+            held = block.block().size();
+            EXPECT_FALSE(block.used());
+        }
+        ASSERT_GE(held, asked);
+        ASSERT_LE(held, asked + std::max<std::uint64_t>(asked / 8, 4096));
+        const PooledBlock same = take(pool, held);
+        ASSERT_EQ(same.data(), data) << asked;
+        ASSERT_TRUE(same.used());
+        const PooledBlock more = take(pool, held + 1);
+        ASSERT_GT(more.block().size(), held);
+    }
 }
 
 TEST(Pool, NewestGoesOutFirst) {

@@ -213,7 +213,7 @@ TEST_P(PageCache, TheCallerCopiesAFewMiBWithoutAHop) {
     EXPECT_LE(after.ru_nvcsw - before.ru_nvcsw, 5);
     EXPECT_EQ(into, data_);
     EXPECT_EQ(engine().stats().bytes_read, 0U);
-    // Of a file that is half there, nothing is copied twice.
+    // Nothing of a file that is half there is copied twice.
     ASSERT_EQ(::fdatasync(fd()), 0);
     ASSERT_EQ(::posix_fadvise(fd(), 0, kSize / 2, POSIX_FADV_DONTNEED), 0);
     const EngineStats half = engine().stats();
