@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <new>
 #include <numeric>
@@ -47,15 +48,10 @@ std::uint64_t lay_out(std::span<const Stretch> stretches, std::span<const std::s
     return at;
 }
 
-// Gives the whole pages of a range back to the system.
-void discard(std::span<std::byte> bytes) noexcept {
-    const auto first = base::align_up(reinterpret_cast<std::uintptr_t>(bytes.data()),
-                                      std::uintptr_t{base::kPageBytes});
-    const auto last =
-        base::align_down(reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()),
-                         std::uintptr_t{base::kPageBytes});
-    if (first < last) {
-        static_cast<void>(::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED));
+// Gives pages back to the system.
+void discard(std::span<std::byte> pages) noexcept {
+    if (!pages.empty()) {
+        static_cast<void>(::madvise(pages.data(), pages.size(), MADV_DONTNEED));
     }
 }
 
@@ -137,6 +133,12 @@ base::Result<Allocated> allocate(std::uint64_t bytes) {
 
 }  // namespace
 
+struct FreshMemory::Mapping {
+    std::shared_ptr<void> owner;            ///< of it, or of memory of the heap, which has one part
+    bool kept = false;                      ///< for the next load, when all parts are gone
+    std::vector<std::atomic<bool>> in_use;  ///< each part, and one more that never is
+};
+
 base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches) {
     FreshMemory made;
     made.places_.resize(stretches.size());
@@ -154,16 +156,20 @@ base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches) 
         total = lay_out(stretches, order, base::kPageBytes, positions);
     }
     PENSTOCK_TRY(memory, allocate(total));
-    const std::shared_ptr<void>& mapping = memory.owner;
     const std::span<std::byte> bytes = memory.bytes;
     made.faulted_in_ = memory.faulted_in;
     FreeParts::all().discard();
+    const auto mapping = std::make_shared<Mapping>();
+    mapping->owner = std::move(memory.owner);
+    mapping->kept = memory.kept;
+    mapping->in_use = std::vector<std::atomic<bool>>(stretches.size() + 1);
     std::vector<std::size_t> members;
     std::uint64_t begin = 0;
-    const auto close = [&](std::uint64_t end, std::uint64_t end_of_all) {
-        const auto part =
-            std::make_shared<Part>(mapping, bytes.subspan(begin, end - begin),
-                                   bytes.subspan(begin, end_of_all - begin), memory.kept);
+    std::size_t parts = 0;
+    const auto close = [&](std::uint64_t end, std::uint64_t next) {
+        const auto part = std::make_shared<Part>(mapping, parts, bytes.subspan(begin, end - begin),
+                                                 bytes.subspan(begin, next - begin));
+        mapping->in_use[parts++] = true;
         for (const std::size_t i : members) {
             made.places_[i] = {part, positions[i] - begin};
         }
@@ -177,7 +183,7 @@ base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches) 
         }
         const bool large = s.bytes >= kPartBytesMin || end - begin >= kPartBytesMin;
         if (!members.empty() && large) {
-            close(end, end);
+            close(end, positions[i]);
         }
         if (members.empty()) {
             begin = positions[i];
@@ -194,19 +200,34 @@ std::byte* FreshMemory::address(std::size_t stretch) const {
     return place.part ? place.part->bytes().data() + place.offset : nullptr;
 }
 
-// Pages at the ends may belong to the neighbours too.
+// A page that two parts share goes with the last of them: one of its 4 KiB would keep all of a huge
+// page. Both ask after they have said that they are gone, so at least one of them sees the other.
+std::span<std::byte> FreshMemory::Part::pages() const {
+    constexpr std::uintptr_t kPage = base::kPageBytes;
+    const auto& in_use = mapping_->in_use;
+    const auto begin = reinterpret_cast<std::uintptr_t>(all_.data());
+    const std::uintptr_t end = begin + all_.size();
+    const bool shares_first = number_ != 0 && in_use[number_ - 1];
+    const std::uintptr_t first =
+        shares_first ? base::align_up(begin, kPage) : base::align_down(begin, kPage);
+    const std::uintptr_t last =
+        in_use[number_ + 1] ? base::align_down(end, kPage) : base::align_up(end, kPage);
+    return {reinterpret_cast<std::byte*>(first), last > first ? last - first : 0};
+}
+
 FreshMemory::Part::~Part() {
     if (mapping_.use_count() == 1) {
         return;  // all of it goes
     }
+    mapping_->in_use[number_] = false;
     try {
-        if (kept_) {
-            FreeParts::all().add(mapping_, all_);
+        if (mapping_->kept) {
+            FreeParts::all().add(mapping_, pages());
             return;
         }
     } catch (const std::bad_alloc&) {  // there is no memory to note it
     }
-    discard(all_);
+    discard(pages());
 }
 
 }  // namespace penstock::memory

@@ -42,25 +42,28 @@ struct Stretch {
 };
 
 class FreshMemory {
+    struct Mapping;
+
 public:
-    /// A part of a mapping. Destroying it frees its pages, except those that it shares.
+    /// A part of a mapping. Destroying it frees its pages, except those that others use, too.
     class Part {
     public:
-        /// `bytes` of `all`, of which the rest is nobody's. `kept`: the mapping is for the next
-        /// load when all parts are gone.
-        Part(std::shared_ptr<void> mapping, std::span<std::byte> bytes, std::span<std::byte> all,
-             bool kept)
-            : mapping_(std::move(mapping)), bytes_(bytes), all_(all), kept_(kept) {}
+        /// `bytes` of `all`, which ends where the next part begins.
+        Part(std::shared_ptr<Mapping> mapping, std::size_t number, std::span<std::byte> bytes,
+             std::span<std::byte> all)
+            : mapping_(std::move(mapping)), number_(number), bytes_(bytes), all_(all) {}
         Part(const Part&) = delete;
         Part& operator=(const Part&) = delete;
         ~Part();
         [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
 
     private:
-        std::shared_ptr<void> mapping_;  // or memory of the heap, which has one part
+        [[nodiscard]] std::span<std::byte> pages() const;
+
+        std::shared_ptr<Mapping> mapping_;
+        std::size_t number_;
         std::span<std::byte> bytes_;
         std::span<std::byte> all_;
-        bool kept_;
     };
     struct Place {
         std::shared_ptr<Part> part;  ///< nullptr: an empty stretch
