@@ -361,14 +361,20 @@ nb::list read_parts(TensorFileObject& self, nb::handle wanted, nb::handle progre
     Parts read;
     std::vector<std::vector<memory::Stretch>> stretches;  // of each file
     std::vector<std::pair<std::size_t, std::size_t>> places;
+    std::uint64_t bytes = 0;
     for (const auto& part : parts) {
         read.push_back(reader.checkable(part));
         const auto& item = reader.items()[part.item];
         stretches.resize(std::max<std::size_t>(stretches.size(), item.file + 1));
         places.emplace_back(item.file, stretches[item.file].size());
         stretches[item.file].push_back({item.offset + read.back().begin, read.back().bytes});
+        bytes += read.back().bytes;
     }
-    std::vector<FreshObject> memory(stretches.begin(), stretches.end());
+    const bool small = bytes <= memory::FreshMemory::kSmallBytes;
+    std::vector<FreshObject> memory;
+    for (const auto& of_file : stretches) {
+        memory.emplace_back(of_file, small);
+    }
     std::vector<Memory> into;
     for (std::size_t i = 0; i < places.size(); ++i) {
         into.emplace_back(memory[places[i].first].address(places[i].second), read[i].bytes);

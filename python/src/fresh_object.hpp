@@ -15,8 +15,8 @@ namespace penstock::python {
 
 class FreshObject {
 public:
-    explicit FreshObject(const std::vector<memory::Stretch>& stretches)
-        : memory_(memory_for(stretches)) {}
+    explicit FreshObject(const std::vector<memory::Stretch>& stretches, bool of_small_load = true)
+        : memory_(memory_for(stretches, of_small_load)) {}
     explicit FreshObject(nb::handle stretches) : FreshObject(stretches_of(stretches)) {}
     [[nodiscard]] std::byte* address(std::size_t stretch) const { return memory_.address(stretch); }
     [[nodiscard]] bool faulted_in() const { return memory_.faulted_in(); }
@@ -41,8 +41,9 @@ public:
     }
 
 private:
-    static memory::FreshMemory memory_for(const std::vector<memory::Stretch>& stretches) {
-        auto made = memory::FreshMemory::make(stretches);
+    static memory::FreshMemory memory_for(const std::vector<memory::Stretch>& stretches,
+                                          bool of_small_load) {
+        auto made = memory::FreshMemory::make(stretches, of_small_load);
         if (!made && made.error().code == ErrorCode::kOutOfMemory) {
             made.error().message += "; load a part by `names`, or with mmap=True";
         }

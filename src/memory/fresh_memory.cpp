@@ -22,7 +22,6 @@ namespace {
 // Minimum size of a part, because the pages at its ends stay when it is freed.
 constexpr std::uint64_t kPartBytesMin = base::kMiB;
 constexpr std::uint64_t kHeapBytesMax = 64 * base::kKiB;
-constexpr std::uint64_t kReusedBytesMax = 32 * base::kMiB;
 constexpr std::uint64_t kKeptBytesMax = 64 * base::kMiB;
 constexpr std::uint64_t kLineBytes = 64;
 
@@ -103,7 +102,7 @@ struct Allocated {
     bool kept = false;
 };
 
-base::Result<Allocated> allocate(std::uint64_t bytes) {
+base::Result<Allocated> allocate(std::uint64_t bytes, bool of_small_load) {
     if (bytes <= kHeapBytesMax) {
         constexpr std::align_val_t kAligned{kLineBytes};
         auto* const data = static_cast<std::byte*>(::operator new(bytes, kAligned));
@@ -112,7 +111,7 @@ base::Result<Allocated> allocate(std::uint64_t bytes) {
     }
     // Never destroyed: tensors may outlive what is.
     static auto* const pool = new Pool({.kept_bytes_max = kKeptBytesMax, .block = {}});
-    if (bytes <= kReusedBytesMax) {
+    if (of_small_load && bytes <= FreshMemory::kSmallBytes) {
         PENSTOCK_TRY(taken, pool->take(bytes));
         auto loan = std::make_shared<PooledBlock>(std::move(taken));
         const std::span<std::byte> lent = loan->block().bytes();
@@ -139,7 +138,8 @@ struct FreshMemory::Mapping {
     std::vector<std::atomic<bool>> in_use;  ///< each part, and one more that never is
 };
 
-base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches) {
+base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches,
+                                            bool of_small_load) {
     FreshMemory made;
     made.places_.resize(stretches.size());
     std::vector<std::size_t> order(stretches.size());
@@ -155,7 +155,7 @@ base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches) 
     if (total > kHeapBytesMax) {
         total = lay_out(stretches, order, base::kPageBytes, positions);
     }
-    PENSTOCK_TRY(memory, allocate(total));
+    PENSTOCK_TRY(memory, allocate(total, of_small_load));
     const std::span<std::byte> bytes = memory.bytes;
     made.faulted_in_ = memory.faulted_in;
     FreeParts::all().discard();

@@ -10,10 +10,10 @@
 // Up to 64 KiB are of the heap instead: a mapping that is made and freed for each small tensor
 // costs four times its reading. These begin as far into 64 bytes as they do in the file.
 //
-// Up to 32 MiB are kept when they are freed, 64 MiB in all, for the next loads: else the kernel
-// zeroes as many pages as each of many small files has (1 MiB from the page cache: 0.49 ms, and
-// 0.10 ms with pages that are there). It is what malloc does up to that size. Their parts, too, go
-// back to the system later: at the next load, or when 64 MiB of them are free.
+// The memory of loads of up to 32 MiB is kept when it is freed, 64 MiB in all, for the next ones:
+// else the kernel zeroes as many pages as each of many small files has (1 MiB from the page cache:
+// 0.49 ms, and 0.10 ms with pages that are there). It is what malloc does up to that size. Their
+// parts, too, go back to the system later: at the next load, or when 64 MiB of them are free.
 //
 // Parts of one mapping, and not one mapping each: the kernel limits mappings (65,530 per process),
 // and gaps between storages of a file are read with them. A part has 1 MiB or more, because up to
@@ -23,6 +23,7 @@
 // and `del` of two thirds gives 340 MiB back instead of none, in 2 to 15 ms.
 #pragma once
 
+#include "base/align.hpp"
 #include "base/result.hpp"
 #include "memory/block.hpp"
 
@@ -70,8 +71,11 @@ public:
         std::uint64_t offset = 0;    ///< in the part
     };
 
+    /// A load of so much is small: its memory is kept for the next. It may have several mappings.
+    static constexpr std::uint64_t kSmallBytes = 32 * base::kMiB;
     /// kOutOfMemory if no memory is left.
-    [[nodiscard]] static base::Result<FreshMemory> make(std::span<const Stretch> stretches);
+    [[nodiscard]] static base::Result<FreshMemory> make(std::span<const Stretch> stretches,
+                                                        bool of_small_load = true);
 
     [[nodiscard]] std::size_t size() const { return places_.size(); }
     /// Its pages are there: it was memory of another load, or is of the heap.

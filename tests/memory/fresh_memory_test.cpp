@@ -135,6 +135,18 @@ TEST(FreshMemoryTest, ALittleIsKeptForTheNextLoad) {
     EXPECT_NE(other.address(0), address);
 }
 
+// A shard of a large load is small, and nothing of it stays.
+TEST(FreshMemoryTest, NothingOfALargeLoadIsKept) {
+    const std::vector<Stretch> stretches{{64, 3 * base::kMiB}, {5 * base::kMiB, 2 * base::kMiB}};
+    std::optional<FreshMemory> memory = FreshMemory::make(stretches, false).value();
+    EXPECT_FALSE(memory->faulted_in());
+    const std::span<std::byte> gone = bytes_of(*memory, 0, stretches[0]);
+    std::memset(gone.data(), 1, gone.size());
+    const FreshMemory::Place kept = memory->place(1);
+    memory.reset();
+    EXPECT_LE(resident(gone), 2 * kPage);
+}
+
 TEST(FreshMemoryTest, FreePartsOfALittleGoAtTheNextLoad) {
     const std::vector<Stretch> stretches{{0, 8 * base::kMiB}, {10 * base::kMiB, 8 * base::kMiB}};
     std::optional<FreshMemory> memory = FreshMemory::make(stretches).value();
