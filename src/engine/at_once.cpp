@@ -146,8 +146,8 @@ std::optional<std::uint64_t> Core::read_at_once(os::File& file, Memory into, std
 // those of the caller have passed.
 bool Core::read_small_of_device(Window& window) {
     Transfer& transfer = *window.transfer;
-    if (transfer.op != Op::kRead || transfer.extents.count() != 1 || transfer.allow_short ||
-        transfer.depth_limit || transfer.files.front() == nullptr) {
+    if (transfer.op != Op::kRead || transfer.extents.count() != 1 || transfer.files.size() != 1 ||
+        transfer.allow_short || transfer.depth_limit || transfer.files.front() == nullptr) {
         return false;
     }
     const auto& order = transfer.devices->order;

@@ -96,6 +96,17 @@ TEST_F(SmallCopies, ComeFromFilesThatAreOpenedForThem) {
     }
 }
 
+TEST_F(SmallCopies, ComeFromTheFileOfTheirExtent) {
+    const std::string other = folder_ / "other";
+    engine_.write(other, ConstMemory(content_.data() + 7000, 9000));
+    const Memory memory = gpu_memory(5000);
+    TransferRequest request;
+    request.paths = {path_, other};
+    request.extents = {{100, memory, 1}};
+    ASSERT_EQ(engine_.run(std::move(request)).wait(), 5000U);
+    EXPECT_EQ(bytes_of(memory), part(7100, 5000));
+}
+
 TEST_F(SmallCopies, OfAnyPlaceAndLengthAreRight) {
     const File file(path_, {.access = Access::kReadWrite});
     for (int i = 0; i < 300; ++i) {
