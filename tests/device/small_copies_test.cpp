@@ -100,11 +100,23 @@ TEST_F(SmallCopies, ComeFromTheFileOfTheirExtent) {
     const std::string other = folder_ / "other";
     engine_.write(other, ConstMemory(content_.data() + 7000, 9000));
     const Memory memory = gpu_memory(5000);
-    TransferRequest request;
-    request.paths = {path_, other};
-    request.extents = {{100, memory, 1}};
-    ASSERT_EQ(engine_.run(std::move(request)).wait(), 5000U);
-    EXPECT_EQ(bytes_of(memory), part(7100, 5000));
+    static_cast<void>(engine_.read(path_, memory, 0));
+    for (int i = 0; i < 4; ++i) {
+        TransferRequest request;
+        if (i % 2 == 0) {
+            request.paths = {path_, other};
+        } else {
+            request.files = {File(path_, {.cache = CachePolicy::kCached}),
+                             File(other, {.cache = CachePolicy::kDirect})};
+        }
+        if (i == 3) {
+            request.files[0] = File(path_, {.cache = CachePolicy::kDirect});
+        }
+        request.extents = {{4096, Memory(memory.data, 4096, memory.kind, memory.device), 1}};
+        ASSERT_EQ(engine_.run(std::move(request)).wait(), 4096U);
+        EXPECT_EQ(bytes_of(Memory(memory.data, 4096, memory.kind, memory.device)),
+                  part(11'096, 4096));
+    }
 }
 
 TEST_F(SmallCopies, OfAnyPlaceAndLengthAreRight) {
