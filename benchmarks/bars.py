@@ -163,8 +163,8 @@ def _bar(row: Mapping[str, Any]) -> Bar:
     if devices and (row["place"] != "throttled" or not 1 <= devices <= _DEVICES_MAX):
         raise BarError(f"{name}: devices belong to place 'throttled', from 1 to {_DEVICES_MAX}")
     image_gib, file_gib = int(row.get("image_gib", 0)), int(row.get("file_gib", 0))
-    if image_gib and row["place"] not in ("throttled", "loop"):
-        raise BarError(f"{name}: image_gib belongs to places 'throttled' and 'loop'")
+    if image_gib and row["place"] not in ("throttled", "loop", "count"):
+        raise BarError(f"{name}: image_gib belongs to places 'throttled', 'loop' and 'count'")
     if row.get("tmpfs") and row["place"] != "gpu":
         raise BarError(f"{name}: tmpfs belongs to place 'gpu'")
     if file_gib and row["place"] != "gpu" and file_gib >= image_gib:

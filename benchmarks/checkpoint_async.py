@@ -20,7 +20,6 @@ import time
 from pathlib import Path
 
 from benchmarks import checkpoint_states as states
-from benchmarks.host_memory import back_memory
 from benchmarks.job_tools import need, need_call, skip
 
 # ---- the floor ----
@@ -154,7 +153,7 @@ def stall(arguments):
         side = _side(arguments, state, folder)
         for index in range(wanted if first else wanted + 2):
             states.settle(folder)
-            back_memory(states.bytes_of(state))
+            need("penstock._measure.host_memory").back_memory(states.bytes_of(state))
             start = time.perf_counter()
             side.save(state, index)
             stalls.append(time.perf_counter() - start)
@@ -261,7 +260,7 @@ def _steps_beside_fio(step, folder, size, write_s, step_s, count):
 def _saved_steps(step, state, folder, count, handicap):
     """`count` steps, a save in each: begun when the step begins, and done with the tensors before they are updated."""
     penstock = need("penstock")
-    store = need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1, incremental=False)
+    store = need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1, incremental=False, read_back=False)
     taken, waits = [], []
     with store:
         for index in range(count + 1):

@@ -31,6 +31,60 @@ def memory(arguments):
     }
 
 
+def lazy(arguments):
+    """MiB of peak memory above the start of the process of a save of --count tensors of --size from a generator, to
+    --way=index or pt. Handicap `list`: the tensors are there before the save."""
+    penstock, torch = need("penstock"), need("torch")
+    count, size = int(arguments["count"]), states.byte_count(arguments["size"])
+    name = "m.safetensors.index.json" if arguments["way"] == "index" else "m.pt"
+    given = ((f"part.{i}", torch.full((size // 4,), float(i))) for i in range(count))
+    with states.own_folder(arguments) as folder:
+        states.reset_peak()
+        before = states.resident_bytes()
+        penstock.save(iter(list(given)) if arguments.get("handicap") == "list" else given, f"{folder}/{name}")
+        above = states.peak_bytes() - before
+        for i in (0, count - 1):
+            found = penstock.load(f"{folder}/{name}", names=f"part.{i}")
+            if found.nbytes != size or not bool((found == float(i)).all()):
+                raise RuntimeError(f"part.{i} is not what was given")
+    return {
+        "value": above / states.MIB,
+        "bytes": count * size,
+        "resident_before": before,
+        "version": penstock.__version__,
+    }
+
+
+def update(arguments):
+    """MiB given to write calls to change a tensor of --size in a file of --bytes: by the engine's count or the kernel's
+    count of calls, whichever is greater. Handicap `rewrite`: the state is saved again."""
+    penstock, torch = need("penstock"), need("torch")
+    size, total = states.byte_count(arguments["size"]), states.byte_count(arguments["bytes"])
+    state = {f"part.{i}": torch.full((size // 4,), float(i)) for i in range(2)}
+    state["rest"] = torch.ones((total - 2 * size) // 4)
+    with states.own_folder(arguments) as folder:
+        path = f"{folder}/m.safetensors"
+        penstock.save(state, path)
+        changed = {"part.1": torch.full((size // 4,), -1.0)}
+        before, calls = penstock.default_engine().stats().bytes_written, states.io_bytes("write", "wchar")
+        if arguments.get("handicap") == "rewrite":
+            penstock.save({**state, **changed}, path)
+        else:
+            need_call(penstock, "update")(path, changed)
+        counted = states.io_bytes("write", "wchar") - calls
+        engine = penstock.default_engine().stats().bytes_written - before
+        for name, tensor in {**state, **changed}.items():
+            if not torch.equal(penstock.load(path, names=name), tensor):
+                raise RuntimeError(f"{name} is not what was given")
+    return {
+        "value": max(counted, engine) / states.MIB,
+        "bytes": total,
+        "engine": engine,
+        "calls": counted,
+        "version": penstock.__version__,
+    }
+
+
 def leak(arguments):
     """Resident memory after --count asynchronous saves, to that after 10. Handicap `keep`: 1/20 of each is kept."""
     penstock = need("penstock")

@@ -17,6 +17,8 @@ _JOBS = {
     "stall": checkpoint_async.stall,
     "every_step": checkpoint_async.every_step,
     "memory": checkpoint_counts.memory,
+    "lazy": checkpoint_counts.lazy,
+    "update": checkpoint_counts.update,
     "leak": checkpoint_counts.leak,
     "slice": checkpoint_counts.slice_of_rows,
     "incremental": checkpoint_counts.incremental,

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from benchmarks import checkpoint_states as states
-from benchmarks.host_memory import back_memory
 from benchmarks.job_tools import Meter, need, need_call
 
 _OURS = ("pt", "safetensors", "store")
@@ -97,7 +96,7 @@ def save(arguments):
             states.storage.remove(path)
         for turn in range(int(arguments.get("repeat", "1"))):
             states.settle(folder)
-            back_memory(2 * size)
+            need("penstock._measure.host_memory").back_memory(2 * size)
             target = Path(folder) / f"turn-{turn}" if way == "store" else folder
             with Meter() as meter:
                 whole = _hinder(handicap, state)
@@ -171,7 +170,7 @@ def load(arguments):
     load_once = _loader(way)
     load_once(_lay_out(way, {**arguments, "bytes": "32m"}), small_into)
     share = states.make_cold([path])
-    back_memory(2 * states.byte_count(arguments["bytes"]))
+    need("penstock._measure.host_memory").back_memory(2 * states.byte_count(arguments["bytes"]))
     with Meter() as meter:
         loaded = load_once(path, into)
         if arguments.get("handicap") == "copy":

@@ -111,12 +111,14 @@ def peak_bytes():
     skip("/proc/self/status has no VmHWM")
 
 
-def io_bytes(way):
-    """What this process has read from (`read`) or sent to (`write`) storage so far, as the kernel counts it."""
+def io_bytes(way, row=None):
+    """What this process has read from (`read`) or sent to (`write`) storage so far, as the kernel counts it.
+    row: what is counted instead ("wchar": the bytes of its write calls)."""
+    row = row or f"{way}_bytes"
     for line in Path("/proc/self/io").read_text().splitlines():
-        if line.startswith(f"{way}_bytes:"):
+        if line.startswith(f"{row}:"):
             return int(line.split()[1])
-    skip(f"/proc/self/io has no {way}_bytes")
+    skip(f"/proc/self/io has no {row}")
 
 
 # ---- storage ----

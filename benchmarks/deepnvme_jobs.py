@@ -12,7 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.host_memory import back_memory
 from benchmarks.job_tools import Meter, need, run_job, skip
 
 _MIB = 1 << 20
@@ -95,7 +94,7 @@ def transfer(arguments):
     if Path(path).exists():  # rings, threads and memory come with the first
         handle.sync_pread(tensor[: 4 * _MIB], path, 0)
     call = handle.sync_pwrite if write else handle.sync_pread
-    back_memory(size)  # their op takes as much for a tensor that is not locked
+    need("penstock._measure.host_memory").back_memory(size)  # their op takes as much for a tensor that is not locked
     with Meter() as meter:
         for _ in range(repeat):
             if arguments.get("handicap") == "in_pieces":

@@ -171,7 +171,7 @@ def rows(arguments):
     size = at_once * _ROW
     address = driver.allocate(size)
     on_host = numpy.empty(size, "u1")
-    with penstock.FeatureStore.open(arguments["new"]) as store:
+    with penstock.FeatureStore.open(arguments["new"], ram=None) as store:
         with Meter() as meter:
             for first in range(0, count, at_once):
                 some = ids[first : first + at_once]

@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 from benchmarks import checkpoint_states as states
-from benchmarks.host_memory import back_memory
 from benchmarks.job_tools import Meter, need
 from benchmarks.page_cache import cached_bytes
 
@@ -85,7 +84,7 @@ def warm(arguments):
         load(_lay_out(folder, arguments["form"], 8 * states.MIB, 1))
         path = _lay_out(folder, arguments["form"], size, count)
         expected = _sum(need("torch").load(path) if arguments["form"] == "pt" else _loader("st", "")(path))
-        back_memory(2 * size)
+        need("penstock._measure.host_memory").back_memory(2 * size)
         _read_through_cache(path)
         assert cached_bytes(path) >= 0.98 * size, f"{path} is not in the page cache"
         with Meter() as meter:
@@ -134,7 +133,7 @@ def again(arguments):
 def _rank(way, handicap, path, size, small, pipe):
     load = _loader(way, handicap, "cached")
     load(small)
-    back_memory(size)
+    need("penstock._measure.host_memory").back_memory(size)
     pipe.send("ready")
     pipe.recv()
     loaded = load(path)

@@ -406,8 +406,12 @@ class Places:
             with self._gpu_place(file_gib, tmpfs) as place:
                 yield place
         elif name == "count":  # no device is measured, but a fast one has fewer turns that find nothing
-            folder = self._folder("loop" if os.geteuid() == 0 else "disk")
-            yield Place(name, folder, None, _about_mount(folder), _COUNTED_FILE_BYTES)
+            with contextlib.ExitStack() as stack:
+                if image_gib and os.geteuid() == 0:
+                    folder = stack.enter_context(self._own_folders(1, image_gib))[0]
+                else:
+                    folder = self._folder("loop" if os.geteuid() == 0 else "disk")
+                yield Place(name, folder, None, _about_mount(folder), _COUNTED_FILE_BYTES)
         elif name == "disk":
             folder = self._folder("disk")
             yield Place(name, folder, None, _about_mount(folder))

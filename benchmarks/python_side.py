@@ -256,6 +256,7 @@ _JOBS = {
     "load_again": "load_jobs.again",
     "ranks": "load_jobs.ranks",
     "feature_gather": "feature_jobs.gather",
+    "gather_again": "feature_jobs.again",
     "feature_exposed": "feature_sides.exposed",
     "feature_hits": "feature_jobs.hits",
     "feature_moved": "feature_jobs.moved",

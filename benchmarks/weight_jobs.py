@@ -21,7 +21,6 @@ from pathlib import Path
 from benchmarks import checkpoint_states as states
 from benchmarks import cleanup, weight_zero
 from benchmarks import weight_models as models
-from benchmarks.host_memory import back_memory
 from benchmarks.job_tools import SKIP, Meter, need, run_job, skip
 
 _PEERS = {"map": "transformers", "accelerate": "accelerate", "load_file": "safetensors", "zero": "deepspeed"}
@@ -327,6 +326,49 @@ def written(arguments):
     return _figures(None, value=(states.io_bytes("write") - before) / total)
 
 
+class _InTheOrderOfTheList:
+    """Handicap of ours: with each unit those are read that follow it in the list, as if it were the order of use."""
+
+    def __init__(self, core, slots):
+        self._core, self._ahead = core, slots - 1
+
+    def __getattr__(self, name):
+        return getattr(self._core, name)
+
+    def acquire(self, unit):
+        read = [number for number, one in enumerate(self._core.plan()["units"]) if number > unit and one[2] != 0]
+        for number in read[: self._ahead]:
+            self._core.acquire(number)
+            self._core.release(number)
+        return self._core.acquire(unit)
+
+
+def first_pass(arguments):
+    """Bytes that the first pass of a Llama reads whose layers are divided into their parts, by those that it needs:
+    the worst of budgets of 0.6, 1 and 1.5 layers, at 1/8 of the width of the other jobs. Handicap
+    `registration_order`: the parts are read in the order in which the model lists them."""
+    torch, transformers = need("torch"), need("transformers")
+    models.use_processors()
+    small = {"hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 4, "vocab_size": 512}
+    config = transformers.LlamaConfig(**{**models.TINY, **small, "num_hidden_layers": 22}, dtype="bfloat16")
+    ratios = []
+    with tempfile.TemporaryDirectory(dir=arguments.get("dir"), prefix="run-") as folder:
+        transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+        whole = transformers.LlamaForCausalLM.from_pretrained(folder, dtype="auto").eval()
+        layer = sum(one.nbytes for one in whole.model.layers[0].parameters())
+        ids = torch.arange(4).reshape(1, 4)
+        for layers in (0.6, 1, 1.5):
+            model = _streamed(folder, layers * layer)
+            weights = model._penstock_weights
+            if arguments.get("handicap") == "registration_order":
+                weights.core = _InTheOrderOfTheList(weights.core, weights.asked[2])
+            with torch.no_grad():
+                assert torch.equal(model(input_ids=ids).logits, whole(input_ids=ids).logits)
+            stats = model.stream_stats()
+            ratios.append(stats.bytes_read / stats.plan["read_bytes"])
+    return _figures(None, value=max(ratios), ratios=ratios)
+
+
 # ---- loads and rows ----
 
 
@@ -337,7 +379,7 @@ def load(arguments):
         os.environ["PENSTOCK_QUEUE_DEPTH"] = "1"
     penstock, load_file = need("penstock"), need("safetensors.torch").load_file
     folder, shards = _model(arguments)
-    back_memory(models.weight_bytes(shards))
+    need("penstock._measure.host_memory").back_memory(models.weight_bytes(shards))
     with Meter() as meter:
         if arguments["way"] == "ours":
             loaded = penstock.load(folder / "model.safetensors.index.json")
@@ -388,7 +430,7 @@ def rows(arguments):
 
 
 _JOBS = {job.__name__: job for job in (decode, prefill, resident, plan, devices, child, capped, memory, written, load)}
-_JOBS |= {"rows": rows, "start": start, "small": small}
+_JOBS |= {"rows": rows, "first_pass": first_pass, "start": start, "small": small}
 
 
 def main():

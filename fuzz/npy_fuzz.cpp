@@ -9,7 +9,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
     namespace npy = penstock::format::npy;
     const auto file = std::as_bytes(std::span(data, bytes));
-    const auto header = npy::read_header(file);
+    const auto header = npy::read_header(file, true);
     if (!header) {
         if (header.error().message.empty()) {
             std::abort();
@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
         header->shape.size() > 64 || header->dtype.empty()) {
         std::abort();
     }
-    const auto again = npy::read_header(file.first(header->header_bytes));
+    const auto again = npy::read_header(file.first(header->header_bytes), true);
     if (!again || again->shape != header->shape || again->dtype != header->dtype) {
         std::abort();
     }

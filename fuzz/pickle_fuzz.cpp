@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a pickle: an error, or a state that is written and read again as it is.
-#include "format/pickle.hpp"
+// Any bytes as a pickle: an error, or a state that is written and read again as it is; with a
+// place-holder in it, one that is refused.
+#include "format/pickle/pickle.hpp"
+#include "format/unread.hpp"
 
 #include <cstdlib>
 
@@ -12,6 +14,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
     }
     // A tree that can be read can be written, and read again.
     const auto text = write_pickle(read->tree);
+    if (!unread_in(read->tree, 1).empty()) {
+        if (text) {
+            std::abort();
+        }
+        return 0;
+    }
     if (!text) {
         std::abort();
     }

@@ -3,14 +3,17 @@
 """Builds the Python package and installs it into the environment that runs this.
 
     tools/build_wheel.py [--force] [--quick]
+    tools/build_wheel.py --planted
 
 The wheel lies in build/wheels. Nothing is done when no file that goes into it has changed. --quick compiles with less
-optimisation, in less time: to see whether it builds.
+optimisation, in less time: to see whether it builds. --planted builds a package with defects that can be switched on
+(src/base/planted.hpp) and puts it into build/planted/package, for tests/attack alone; it is not installed.
 """
 
 import argparse
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +23,9 @@ from sources import ROOT, files  # noqa: E402
 
 INPUTS = ("src", "include", "python", "cmake", "CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE")
 WHEELS = ROOT / "build" / "wheels"
+PLANTED = ROOT / "build" / "planted"
+# With the flags of the preset `release` and as deep a folder, so that ccache has all but the bindings already.
+OPTIONS = ("--no-build-isolation", "--no-deps", "--config-settings=cmake.define.PENSTOCK_WERROR=ON")
 
 
 def fingerprint():
@@ -47,11 +53,37 @@ def installed():
     return subprocess.run(probe, capture_output=True, cwd=ROOT / "build").returncode == 0
 
 
+def build_planted():
+    """The package with the switches of the defects, in a folder of its own."""
+    PLANTED.mkdir(parents=True, exist_ok=True)
+    stamp, package = PLANTED / ".inputs", PLANTED / "package"
+    inputs = fingerprint()
+    if stamp.exists() and stamp.read_text() == inputs and package.exists():
+        return
+    stamp.unlink(missing_ok=True)
+    print("building the Python package with planted defects", flush=True)
+    options = (
+        *OPTIONS,
+        "--config-settings=cmake.define.PENSTOCK_PLANTED=ON",
+        "--config-settings=build-dir=build/planted",
+    )
+    wheels = PLANTED / "wheels"
+    pip("wheel", "-q", *options, "--wheel-dir", str(wheels), ".")
+    (wheel,) = wheels.glob("*.whl")
+    pip("install", "-q", "--no-deps", "--upgrade", "--target", str(package), str(wheel))
+    shutil.rmtree(wheels)
+    stamp.write_text(inputs)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--force", action="store_true", help="also when nothing has changed")
     parser.add_argument("--quick", action="store_true", help="with less optimisation: not for use")
+    parser.add_argument("--planted", action="store_true", help="a package with defects, never for use")
     args = parser.parse_args()
+    if args.planted:
+        build_planted()
+        return 0
     WHEELS.mkdir(parents=True, exist_ok=True)
     stamp = WHEELS / ".inputs"
     inputs = fingerprint() + (" quick" if args.quick else "")
@@ -61,8 +93,7 @@ def main():
         old.unlink()
     stamp.unlink(missing_ok=True)
     print("building the Python package (the first time takes a minute or two)", flush=True)
-    # With the flags of the preset `release` and as deep a folder, so that ccache has all but the bindings already.
-    options = ("--no-build-isolation", "--no-deps", "--config-settings=cmake.define.PENSTOCK_WERROR=ON")
+    options = OPTIONS
     if args.quick:
         options += ("--config-settings=cmake.build-type=None", "--config-settings=cmake.define.CMAKE_CXX_FLAGS=-O1")
     pip("wheel", "-q", *options, "--wheel-dir", str(WHEELS), ".")

@@ -73,7 +73,8 @@ def summary(bench, gpt2, began):
     )
     print(
         "\n  How to read this: Penstock and fio go past the page cache, if the file system allows it; torch writes\n"
-        "  through it. All saves end durable, all loads start cold. Other load on the machine changes every figure."
+        "  through it. All saves end durable, all loads start cold, into memory that the host has backed before.\n"
+        "  Other load on the machine changes every figure."
     )
     load, cpus = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load > 1.5 * cpus + 2:  # the demo is some of it

@@ -4,6 +4,9 @@
 # Proves the two commands of the README, `make demo` and `make test`, in a Debian 12 with nothing in it but git and make.
 # Usage: tools/fresh.sh [--keep] [--suite NAME] [TARGET ...]     (default: --suite bookworm demo test)
 #
+# Targets run one after the other in one system, so one that installs less than those before it proves nothing: it needs a
+# run of its own. A target may have variables: tools/fresh.sh "bench IDS=engine.cpu".
+#
 # `tools/fresh.sh smoke` is the short form, a part of .ci/run: the set-up, the package built and looked at, no torch.
 #
 # Another suite has another Python and another compiler: `--suite trixie test-python` builds and tests the package there.
@@ -104,8 +107,9 @@ passed='^(PIP_[A-Z_]+|https?_proxy|no_proxy|all_proxy|SSL_CERT_FILE|REQUESTS_CA_
 while IFS= read -r line; do pass_on+=("$line"); done < <(env | grep -iE "$passed")
 for target in "${targets[@]}"; do
     echo "[fresh] make $target"
+    # shellcheck disable=SC2086  # a target with its variables
     chroot "$root" /usr/bin/env -i HOME=/root TERM=dumb LANG=C.UTF-8 \
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-        "${pass_on[@]}" make --no-print-directory -C /src/penstock "$target" </dev/null
+        "${pass_on[@]}" make --no-print-directory -C /src/penstock $target </dev/null
     echo "[fresh] make $target: ok after $SECONDS s"
 done

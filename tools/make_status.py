@@ -35,7 +35,7 @@ STATUS = ROOT / "docs" / "status.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- measured:begin -->", "<!-- measured:end -->"
 
-LONG = {part.name for part in parts("long") if part.level == "long"}  # of `make test-long`
+LONG = {part.name for part in parts() if part.level == "long"}  # of `make test-long`
 ELSEWHERE = {"kernels"}  # of these, what runs the same tests again, on other kernels
 
 NOT_RUN = [
@@ -58,9 +58,10 @@ def result_files(folders):
 
 
 def test_results(*folders):
-    """{test name: {part: passed | failed | skipped}} of all result files."""
+    """{test name: {part: passed | flaky | failed | skipped}} of all result files."""
     results = {}
-    for part, path in result_files(folders):
+    # Results of tests that were run again come last: one that passed is flaky.
+    for part, path in sorted(result_files(folders), key=lambda found: is_again(found[1])):
         for case in ElementTree.parse(path).getroot().iter("testcase"):
             name = f"{case.get('classname', '')}.{case.get('name', '')}"
             if case.find("failure") is not None or case.find("error") is not None:
@@ -70,8 +71,16 @@ def test_results(*folders):
             else:
                 outcome = "passed"
             known = results.setdefault(name, {})
-            known[part] = "failed" if "failed" in (known.get(part), outcome) else outcome
+            if is_again(path):
+                known[part] = "flaky" if outcome == "passed" else known.get(part, outcome)
+            else:
+                known[part] = "failed" if "failed" in (known.get(part), outcome) else outcome
     return results
+
+
+def is_again(path):
+    """Whether these are the results of a test that tools/run_tests.py ran again, alone."""
+    return ".again-" in path.name
 
 
 def is_named(proof, name, part):
@@ -88,7 +97,7 @@ def verdict(proofs, results):
         for part, outcome in ran.items()
         if any(is_named(proof, name, part) for proof in proofs)
     ]
-    failed, skipped = outcomes.count("failed"), outcomes.count("skipped")
+    failed, skipped, flaky = (outcomes.count(how) for how in ("failed", "skipped", "flaky"))
     if not outcomes:
         return "not run"
     if failed:
@@ -96,7 +105,8 @@ def verdict(proofs, results):
     passed = len(outcomes) - skipped
     if not passed:
         return f"skipped ({skipped})"
-    return f"passed ({passed}" + (f", {skipped} skipped)" if skipped else ")")
+    also = (f", {flaky} of them flaky" if flaky else "") + (f", {skipped} skipped" if skipped else "")
+    return f"passed ({passed}{also})"
 
 
 def absolute(metric, samples):
@@ -181,7 +191,27 @@ def bar_rows(table, bars):
         )
 
 
-def status_text(promises, results, bars, notes):
+def run_record(folders):
+    """What tools/run_tests.py says of the last whole run that left its results in these folders; {} if nothing."""
+    records = [folder / "run.json" for folder in folders if (folder / "run.json").exists()]
+    return json.loads(records[-1].read_text()) if records else {}
+
+
+def run_text(record, before):
+    """Lines on the last whole run that passed: its commit, from which tools/test_choice.py tells what changed, and the
+    programs that its sanitizers left out. `before` is the page as it was: a run that is not whole changes nothing."""
+    whole = record.get("level") in ("ci", "long") and not record["failed"] and not record["changed"]
+    if not whole:
+        kept = re.search(r"^The last `\.ci/run` that passed .*$", before, re.MULTILINE)
+        return [kept[0], ""] if kept else []
+    line = f"The last `.ci/run` that passed was of commit `{record['commit']}`."
+    for part, programs in sorted(record["left_out"].items()):
+        if programs:
+            line += f" Of {part} it left out, for a run before or after it: {', '.join(programs)}."
+    return [line, ""]
+
+
+def status_text(promises, results, bars, notes, last_run=()):
     total = [outcome for ran in results.values() for part, outcome in ran.items() if part not in LONG]
     lines = [
         "# Status",
@@ -189,9 +219,10 @@ def status_text(promises, results, bars, notes):
         "Made by `tools/make_status.py` from the last `make test` and the last run of each bar; nothing here is "
         "written by hand. How to read a verdict: [benchmarks/README.md](../benchmarks/README.md).",
         "",
-        f"Last run: {total.count('passed')} tests passed, {total.count('failed')} failed, {total.count('skipped')} "
-        "skipped, over release, sanitizers and Python.",
+        f"Last run: {total.count('passed') + total.count('flaky')} tests passed, {total.count('flaky')} of them flaky, "
+        f"{total.count('failed')} failed, {total.count('skipped')} skipped, over release, sanitizers and Python.",
         "",
+        *last_run,
         "## Promises",
         "",
         "| promise | proof | last verdict |",
@@ -295,7 +326,8 @@ def main():
     notes = []
     if table.get("note"):
         notes = ["## Notes on the bars", "", *(f"- {note}" for note in table["note"]), ""]
-    STATUS.write_text(status_text(table["promise"], results, bars, notes))
+    last_run = run_text(run_record(arguments.logs), STATUS.read_text() if STATUS.exists() else "")
+    STATUS.write_text(status_text(table["promise"], results, bars, notes, last_run))
     readme = README.read_text()
     begin, end = readme.index(BEGIN) + len(BEGIN), readme.index(END)
     README.write_text(f"{readme[:begin]}\n{readme_figures(bar_table(), bars, table['readme'])}\n{readme[end:]}")

@@ -266,4 +266,12 @@ def cpp_page(include):
 
 def _cpp_text(lines):
     text = "\n".join(lines)
-    return re.sub(r"(?m)(?:^ {4}.*\n?)+", lambda found: _example(found[0], "cpp"), text + "\n").strip()
+    return re.sub(r"(?m)(?:^ {4}.*\n?)+", lambda found: _example(found[0], _language(found[0])), text + "\n").strip()
+
+
+def _language(block):
+    """Of an indented block in a comment: code ends as a statement or a block does, a table or a formula does not."""
+    last = re.sub(r"\s*//.*", "", block.rstrip().splitlines()[-1])
+    if not last.endswith((";", "}")):
+        return "text"
+    return "json" if block.strip().startswith("{") else "cpp"

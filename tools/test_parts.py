@@ -3,14 +3,20 @@
 
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
+
+import test_choice
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable
 # `make test`, what `.ci/run` adds to it, what `make test-long` adds to that.
 LEVELS = ("test", "ci", "long")
 CPUS = len(os.sched_getaffinity(0))
+# Commands of a step that run at once. Many tests wait for a disk, a child or a clock, so there is one more than the two
+# that the processors of CI's machine would take; tests that depend on time come later, alone.
+AT_ONCE = min(3, CPUS + 1)
 
 
 @dataclass
@@ -24,6 +30,11 @@ class Step:
     env: dict = field(default_factory=dict)
     parallel: int = 1
     gate: bool = False  # when it fails, the steps after it make no sense
+    again: bool = True  # whether a test that failed may be run again (tools/test_again.py)
+    splits: bool = True  # whether it can run some of its tests: no for an attack, and results of another machine
+    silent_s: float = (
+        None  # without a line of output for so long it hangs (None: HANG_S or TOOL_HANG_S of tools/run_tests.py)
+    )
 
 
 @dataclass
@@ -34,6 +45,10 @@ class Part:
     needs: list = field(default_factory=list)  # paths without which the part does not exist yet
     env: dict = field(default_factory=dict)
     level: str = "test"  # of LEVELS: which command runs it
+    until: str = "long"  # the last of LEVELS that runs it: beyond that another part has all of it, and more
+    again: bool = True  # no where a failure is a finding the first time: it searches
+    skips: object = None  # a function: why the part need not run this time, or None
+    about: object = None  # a function: what the part leaves out this time, in a line, or None
 
     def missing(self):
         return next((p for p in self.needs if not list(ROOT.glob(p))), None)
@@ -47,7 +62,8 @@ def tool(name, *args):
 
 
 def pytest(*args, python=PYTHON):
-    return [python, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *args]
+    """pytest whose XML names each test's file: a test that failed is run again alone."""
+    return [python, "-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider", "-o", "junit_family=xunit1", *args]
 
 
 def pytest_step(folder, **more):
@@ -64,6 +80,12 @@ def pytest_shares(folder, shares):
     return Step(f"pytest {folder}", find, count="junit", parallel=shares)
 
 
+def pytest_folders(*folders):
+    """Folders of tests, each a command, run concurrently."""
+    commands = [(Path(folder).name, pytest(folder)) for folder in folders]
+    return Step("pytest", lambda: commands, count="junit", parallel=min(2, CPUS))
+
+
 def deepspeed_tests(folder, parallel):
     """The files of a folder, each by the Python that has DeepSpeed in it."""
     python = ROOT / ".venv-deepspeed" / "bin" / "python"
@@ -76,9 +98,21 @@ def deepspeed_tests(folder, parallel):
     return Step(f"pytest {folder}", find, count="junit", parallel=parallel)
 
 
+def library_tests():
+    """tests/libraries, by the Python of tools/libraries.py."""
+    return Step(
+        "pytest", pytest("tests/libraries", python=ROOT / "build" / "libraries" / "bin" / "python"), count="junit"
+    )
+
+
 def hostile(level):
     """tests/hostile, as much of it as the level says."""
     return pytest_step("tests/hostile", env={"PENSTOCK_HOSTILE": level})
+
+
+def attack(*options):
+    """tests/attack: random programs against NumPy, torch and safetensors. An attack is one test; it names its seed."""
+    return Step("attack", [PYTHON, "-m", "tests.attack", *options], count="junit", splits=False)
 
 
 def kernel_results(kind):
@@ -172,18 +206,57 @@ def tests(preset, *names, seeds, env=None):
         f"test {preset}",
         programs(preset, *names),
         count="gtest",
-        parallel=min(2, CPUS),
+        parallel=AT_ONCE,
         env={**(env or {}), "PENSTOCK_TEST_SEEDS": str(seeds)},
     )
 
 
-def parts(level="test"):
-    """The parts of a level, after those of the levels before it."""
-    wanted = LEVELS[: LEVELS.index(level) + 1]
-    return [part for part in all_parts() if part.level in wanted]
+@lru_cache
+def choice(*among):
+    """The programs that a sanitizer takes of these (none: of all); see tools/test_choice.py."""
+    return test_choice.choose(among)
 
 
-def all_parts():
+def sanitized(preset, all_target, *names, whole, **more):
+    """Build and tests of a sanitizer: of all these programs (none: all that there are), or of those that are chosen."""
+    if whole:
+        return [build(preset, *all_target), tests(preset, *names, **more)]
+
+    def targets():
+        left_out = choice(*names).left_out
+        chosen = choice(*names).programs if left_out else all_target
+        return [(f"build {preset}", [PYTHON, "tools/build.py", preset, *chosen])]
+
+    def found():
+        return programs(preset, *choice(*names).programs)()
+
+    step = tests(preset, **more)
+    step.argv = found
+    return [Step(f"build {preset}", targets, gate=True), step]
+
+
+# Files that `make smoke` on a fresh machine tries: the set-up, the build's own, and the package, which needs nothing.
+SMOKE = (
+    r"^tools/(setup\.sh|fresh\.sh|debian\.sh|requirements|apt-packages|build_wheel|sources|smoke)"
+    r"|^Makefile$|CMakeLists\.txt$|^cmake/|^pyproject\.toml$|^python/penstock/"
+)
+
+
+def parts(level=None):
+    """The parts of a level, after those of the levels before it; without a level, all that there are. In `.ci/run` the
+    sanitizers choose their programs."""
+    chosen = all_parts(level or "long")
+    if level:
+        at = LEVELS.index(level)
+        chosen = [part for part in chosen if LEVELS.index(part.level) <= at <= LEVELS.index(part.until)]
+    for part in chosen:
+        if part.level == "long":  # a part that takes hours may print nothing for long
+            part.steps = [replace(step, silent_s=step.silent_s or part.budget_s) for step in part.steps]
+    return chosen
+
+
+def all_parts(level="long"):
+    whole = level != "ci"
     return [
         Part(
             "checks",
@@ -191,31 +264,48 @@ def all_parts():
             [
                 Step("layers", tool("check_layers")),
                 Step("tidy", tool("check_tidy")),
-                Step("headers", tool("check_headers")),
-                pytest_step("tests/tools"),
+                Step("headers", tool("check_headers", *([] if level == "long" else ["--changed"]))),
+                pytest_shares("tests/tools", AT_ONCE),
             ],
         ),
         Part("release", 780, [build("release"), tests("release", seeds=100_000)]),
         Part(
             "python",
             520,
-            [WHEEL, pytest_shares("python/tests", min(2, CPUS))],
+            [WHEEL, pytest_shares("python/tests", AT_ONCE)],
             needs=["pyproject.toml", "python/tests"],
         ),
+        Part("deepspeed", 360, [WHEEL, deepspeed_tests("deepspeed", AT_ONCE)], needs=["tests/deepspeed/test_*.py"]),
         Part(
-            "deepspeed", 360, [WHEEL, deepspeed_tests("deepspeed", min(2, CPUS))], needs=["tests/deepspeed/test_*.py"]
+            # Each is one process for most of its time.
+            "benchmarks-examples",
+            150,
+            [WHEEL, pytest_folders("tests/benchmarks", "tests/examples")],
+            needs=["tests/benchmarks/test_*.py", "examples/*.cpp"],
         ),
-        Part("benchmarks", 120, [WHEEL, pytest_step("tests/benchmarks")], needs=["tests/benchmarks/test_*.py"]),
-        Part("examples", 120, [pytest_step("tests/examples")], needs=["examples/*.cpp"]),
-        Part("docs", 180, [pytest_shares("tests/docs", min(2, CPUS))], needs=["tests/docs/test_*.py"]),
-        Part("hostile", 150, [WHEEL, hostile("quick")], needs=["tests/hostile/test_*.py"]),
-        Part("asan-ubsan", 1080, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)], level="ci"),
+        Part("docs", 180, [WHEEL, pytest_shares("tests/docs", min(2, CPUS))], needs=["tests/docs/test_*.py"]),
+        Part(
+            "hostile",
+            150,
+            [WHEEL, hostile("quick")],
+            needs=["tests/hostile/test_*.py"],
+            until="test",
+            again=False,
+        ),
+        Part(
+            "asan-ubsan",
+            1080,
+            sanitized("asan-ubsan", [], whole=whole, seeds=2_000, env=ASAN),
+            level="ci",
+            about=None if whole else choice,
+        ),
         Part(
             "tsan",
             840,
-            [build("tsan", "engine_tests"), tests("tsan", *ENGINE_TESTS, seeds=500, env=TSAN)],
+            sanitized("tsan", ["engine_tests"], *ENGINE_TESTS, whole=whole, seeds=500, env=TSAN),
             needs=["tests/engine/*.cpp"],
             level="ci",
+            about=None if whole else lambda: choice(*ENGINE_TESTS),
         ),
         Part(
             # The set-up and the package in a Debian with nothing in it but git and make: no tool of this machine helps.
@@ -223,9 +313,45 @@ def all_parts():
             440,
             [Step("fresh machine", ["tools/fresh.sh", "smoke"])],
             level="ci",
+            until="ci",
+            skips=None if whole else lambda: test_choice.why_not_now(SMOKE),
         ),
-        Part("hostile-ci", 270, [WHEEL, hostile("ci")], needs=["tests/hostile/test_*.py"], level="ci"),
-        Part("hostile-long", 3600, [WHEEL, hostile("all")], needs=["tests/hostile/test_*.py"], level="long"),
+        Part(
+            "hostile-ci",
+            270,
+            [WHEEL, hostile("ci")],
+            needs=["tests/hostile/test_*.py"],
+            level="ci",
+            until="ci",
+            again=False,
+        ),
+        Part("attack", 180, [WHEEL, attack("--ci")], needs=["tests/attack/__main__.py"], level="ci", again=False),
+        Part(
+            "hostile-long",
+            3600,
+            [WHEEL, hostile("all")],
+            needs=["tests/hostile/test_*.py"],
+            level="long",
+            again=False,
+        ),
+        Part(
+            # The same searches by the hour, with other seeds.
+            "attack-long",
+            14400,
+            [WHEEL, attack("--long")],
+            needs=["tests/attack/__main__.py"],
+            level="long",
+            again=False,
+        ),
+        Part(
+            # Known defects are put back, one at a time: each search has to find its own.
+            "planted",
+            3600,
+            [WHEEL, attack("--planted")],
+            needs=["tests/attack/__main__.py"],
+            level="long",
+            again=False,
+        ),
         Part("clang-tidy", 1800, [Step("clang-tidy", tool("run_clang_tidy"))], level="long"),
         Part(
             "fuzz",
@@ -233,8 +359,9 @@ def all_parts():
             [build("fuzz"), Step("fuzz", tool("run_fuzzers", "--seconds", "300"))],
             needs=["fuzz/*.cpp"],
             level="long",
+            again=False,
         ),
-        Part("seeds", 3600, [build("release"), tests("release", seeds=2_000_000)], level="long"),
+        Part("seeds", 3600, [build("release"), tests("release", seeds=2_000_000)], level="long", again=False),
         Part(
             "handicaps",
             3600,
@@ -267,6 +394,7 @@ def all_parts():
             [build("release"), pytest_step("tests/power_cut")],
             needs=["tests/power_cut/test_*.py"],
             level="long",
+            again=False,
         ),
         Part("huge", 600, [WHEEL, pytest_step("tests/huge")], needs=["tests/huge/test_*.py"], level="long"),
         Part(
@@ -276,6 +404,7 @@ def all_parts():
             [WHEEL, pytest_step("python/tests/test_grammar.py", env={"PENSTOCK_TEST_EXAMPLES": "20"})],
             needs=["python/tests/test_grammar.py"],
             level="long",
+            again=False,
         ),
         Part(
             # KvikIO and NVIDIA's own bindings on the fake CUDA driver, in an environment that pip makes.
@@ -283,6 +412,14 @@ def all_parts():
             600,
             [build("release", "fake_cuda"), pytest_step("tests/gpu_peers")],
             needs=["tests/gpu_peers/test_*.py"],
+            level="long",
+        ),
+        Part(
+            # diffusers, sentence-transformers and lm_eval with streamed models, in an environment that pip makes.
+            "libraries",
+            900,
+            [WHEEL, Step("environment", tool("libraries"), gate=True), library_tests()],
+            needs=["tests/libraries/test_*.py"],
             level="long",
         ),
         Part(
@@ -301,7 +438,16 @@ def all_parts():
             [Step("wheels", tool("make_wheels", "--fresh"))],
             level="long",
         ),
-        Part("fresh", 2400, [Step("debian 12", ["tools/fresh.sh"])], level="long"),
+        Part(
+            # Targets of the Makefile on a machine that has nothing: each set of packages in a system of its own.
+            "fresh",
+            5400,
+            [
+                Step("debian 12", ["tools/fresh.sh", "demo", "docs", "test", "wheels"]),
+                Step("debian 12, bench", ["tools/fresh.sh", "bench IDS=engine.instructions_blocking"]),
+            ],
+            level="long",
+        ),
         Part(
             # Python 3.13 with the stable ABI, GCC 14, and newer libraries.
             "debian-13",
@@ -323,7 +469,7 @@ def all_parts():
             [
                 build("release"),
                 Step("machines", ["tools/kernels.sh"]),
-                Step("programs", kernel_results("tests"), count="gtest"),
+                Step("programs", kernel_results("tests"), count="gtest", again=False, splits=False),
                 Step("checks", kernel_results("check")),
             ],
             level="long",

@@ -35,6 +35,10 @@ void many_small(const Arguments& arguments, Figures& figures);
 void syscalls(const Arguments& arguments, Figures& figures);
 void idle(const Arguments& arguments, Figures& figures);
 void scaling(const Arguments& arguments, Figures& figures);
+/// A durable save of `bytes` to a new CheckpointStore in --dir. --copies=1: of memory that the
+/// caller promises not to change, so that no change is looked for. Handicap `read_back`: the
+/// checkpoint is read, and checked.
+void store_save(const Arguments& arguments, Figures& figures);
 /// Blocking reads of 4 KiB by several threads, or by preadv (--api=preadv). Handicap `four_lanes`:
 /// all but four threads read through the ring.
 void threads(const Arguments& arguments, Figures& figures);

@@ -483,6 +483,7 @@ int main(int count, char** words) {
                                           {"device_two", device_two},
                                           {"checkpoint", penstock::benchmarks::checkpoint_save},
                                           {"readback", penstock::benchmarks::checkpoint_readback},
+                                          {"pages", penstock::benchmarks::pages},
                                           {"instructions", penstock::benchmarks::instructions},
                                           {"row_depth", penstock::benchmarks::depth},
                                           {"row_trace", penstock::benchmarks::trace},

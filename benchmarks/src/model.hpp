@@ -52,5 +52,8 @@ void run_to_its_end(simulation::Simulation& simulation, engine::TransferSpec spe
 // ---- jobs in files of their own
 void checkpoint_save(const Arguments& arguments, Figures& figures);
 void checkpoint_readback(const Arguments& arguments, Figures& figures);
+/// Wrong bytes after `count` frees in random order of what loads have. Handicap
+/// `direct_neighbours`: pages go when both neighbours of a part are gone.
+void pages(const Arguments& arguments, Figures& figures);
 
 }  // namespace penstock::benchmarks

@@ -21,6 +21,7 @@ int main(int count, char** words) {
                           {"rows", jobs::random_rows},
                           {"scaling", jobs::scaling},
                           {"sequential", jobs::sequential},
+                          {"store_save", jobs::store_save},
                           {"syscalls", jobs::syscalls},
                           {"threads", jobs::threads},
                           {"uring_rows", jobs::uring_rows}},

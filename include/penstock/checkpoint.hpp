@@ -15,6 +15,7 @@
 // checksum or a parser, with the file and the tensor in its message.
 #pragma once
 
+#include <penstock/changing.hpp>
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
 #include <penstock/gpu.hpp>
@@ -34,6 +35,10 @@
 
 namespace penstock {
 
+namespace store {
+class ReadBack;
+}  // namespace store
+
 /// A tensor to save, row-major without gaps, in memory of the host or of a GPU. With `global_shape`
 /// it is a slice of a larger tensor; other writers have the rest.
 struct StateTensor {
@@ -43,6 +48,9 @@ struct StateTensor {
     ConstMemory data;
     std::vector<std::uint64_t> global_shape = {};   ///< empty: the tensor is whole
     std::vector<std::uint64_t> global_offset = {};  ///< begin of the slice, in elements
+    /// The memory is a copy, which nobody changes before the save is done: changes are not looked
+    /// for.
+    bool is_copy = false;
 };
 
 /// A state: tensors, and the structure around them, as a JSON text (docs/formats.md, "The
@@ -67,10 +75,15 @@ struct Metric {
 };
 
 struct StoreOptions {
-    /// The number of newest checkpoints to keep; 0: all, or with `keep_best` 1. Pinned ones, and
-    /// every `keep_every`-th generation (0: none), are also kept.
+    /// The number of newest checkpoints to keep; 0: all, or with `keep_best` 1. Pinned ones are
+    /// also kept.
     std::uint32_t keep = 0;
+    /// Every so many saves one is also kept, whatever its step: that whose generation this number
+    /// divides. 0: none.
     std::uint32_t keep_every = 0;
+    /// Checkpoints whose step this number divides are also kept: of each such step, the newest. 0:
+    /// none.
+    std::uint64_t keep_every_steps = 0;
     /// The number of checkpoints with the best `metric` that are also kept; 0: none. See best().
     std::uint32_t keep_best = 0;
     Metric metric = {};
@@ -82,6 +95,12 @@ struct StoreOptions {
     bool incremental = true;
     /// Limit on the bytes of save_async()'s copies; 0: half of usable_memory_bytes().
     std::uint64_t host_memory_bytes = 0;
+    /// Nothing is removed before a checkpoint was read back whole, with its checksums: by a load of
+    /// everything, by verify(), or by save(), which reads before its first removal and then after
+    /// at most one save in ten. The newest such checkpoint is kept, so up to `keep` + 1 are there.
+    /// False, for a disk without room for that: a checkpoint counts as whole if its manifest and
+    /// the sizes of its files are right. Needs checksums.
+    bool read_back = true;
     /// How long save() waits for another process that writes to the same folder.
     std::uint32_t lock_wait_ms = 10'000;
     CachePolicy cache = CachePolicy::kAuto;  ///< for reads, as in Checkpoint
@@ -118,6 +137,10 @@ struct SaveOptions {
     /// Tensors of a GPU are read after the work that these streams hold at the call. Empty: the
     /// legacy default stream of each GPU with tensors.
     std::vector<StreamHandle> streams = {};
+    /// Tensors that change while they are written from the caller's memory.
+    Changing changing = Changing::kFails;
+    /// Empty: nobody looks whether the memory is still there.
+    MemoryLook look = {};
 };
 
 /// Options for the tensors in save_async().
@@ -132,9 +155,9 @@ struct AsyncOptions {
 };
 
 /// A save in the background: queued, staged (the tensors may change), then durable or failed.
-/// Copies refer to the same save. It continues if it is dropped; the next save() or save_async()
-/// then throws its failure. Thread-safe. In the child of a fork, a save of the parent counts as
-/// failed (kCancelled).
+/// Copies refer to the same save. It continues if it is dropped; the next save(), save_async(),
+/// wait() or close() of the store then throws its failure. Thread-safe. In the child of a fork, a
+/// save of the parent counts as failed (kCancelled).
 class PENSTOCK_API PendingSave {
 public:
     struct Impl;
@@ -222,12 +245,15 @@ public:
                        const Progress& progress = {});
     /// Reads everything from the device, whatever is in the page cache, and checks it. Returns the
     /// problems; empty if there are no such.
-    [[nodiscard]] std::vector<CheckpointProblem> verify(const Progress& progress = {});
+    [[nodiscard]] std::vector<CheckpointProblem> verify(const Progress& progress = {},
+                                                        Priority priority = Priority::kNormal);
     /// Closes the files. Afterwards read() and verify() throw kClosed, also running calls of other
     /// threads that need another file. The description stays available. May be called again.
     void close() noexcept;
 
 private:
+    friend class CheckpointStore;
+    void report_to(std::shared_ptr<store::ReadBack> read_back);
     struct Impl;
     std::unique_ptr<Impl> impl_;
 };
@@ -251,11 +277,14 @@ public:
 
     /// Saves a state. It is durable when the call returns; older checkpoints have then been removed
     /// as `keep` says. When it throws, nothing has changed: a failure after the checkpoint is
-    /// durable is reported in CheckpointInfo::note, if there is memory for that. The tensors must
-    /// not change during the call. Throws kInvalidArgument for a structure that cannot be read with
-    /// these tensors. Earlier saves of save_async() finish first. Tensors of a GPU are written
-    /// through the engine's slots, and copied to the host once more, some MiB at a time, for their
-    /// checksums.
+    /// durable is reported in CheckpointInfo::note, if there is memory for that. Throws
+    /// kInvalidArgument for a structure that cannot be read with these tensors, and when it is
+    /// called by the progress function of a save of this store, kChanged for a tensor that changed
+    /// during the call (SaveOptions::changing). The one error of a checkpoint that exists is
+    /// kDamaged: it was read back (StoreOptions::read_back), and is not what was saved; then no
+    /// older one was removed for it. Earlier saves of save_async() finish first. Tensors of a GPU
+    /// are written through the engine's slots, and copied to the host once more, some MiB at a
+    /// time, for their checksums.
     CheckpointInfo save(const State& state, const SaveOptions& options = {});
     /// A save() that returns when the tensors have been copied; they may then change or be freed.
     /// The GPU copies its tensors into memory that is pinned and kept for the next save. Saves run
@@ -264,9 +293,16 @@ public:
     /// than the limit is not copied: the call waits until it is saved (PendingSave::note()). Throws
     /// the failure of an earlier save that was not reported yet; this one has then not begun. The
     /// destructor of the store finishes the saves in flight; failures that were not reported by
-    /// then are lost.
+    /// then are lost: call wait() or close() before.
     PendingSave save_async(const State& state, const SaveOptions& options = {},
                            const AsyncOptions& async = {});
+    /// Waits until no save of save_async() is in flight; false when the time is over. Then throws
+    /// the first failure that was not reported yet.
+    bool wait(std::chrono::nanoseconds timeout = PendingSave::kNoTimeout);
+    /// Finishes the saves in flight and releases the lock; then throws as wait(). Afterwards calls
+    /// that write throw kClosed, and the others work as before. May be called again. In the child
+    /// of a process that writes it does nothing.
+    void close();
     /// The newest complete checkpoint: its manifest is valid, and every shard exists with its size.
     /// `skipped`: newer ones that are not complete, and why. Throws if a newer one may be valid but
     /// cannot be read (Error::is_about_the_file() is false). Also throws if all are skipped and the
@@ -284,10 +320,12 @@ public:
     [[nodiscard]] std::vector<CheckpointInfo> list() const;
     /// At most `count` checkpoints with the best metric, the best first; of equal ones the newest
     /// first. Only checkpoints without a problem count, whose metadata has a number of that name
-    /// other than NaN. Throws as latest(), and kInvalidArgument if no metadata has the name but one
-    /// has a similar name.
-    [[nodiscard]] std::vector<CheckpointInfo> best(const Metric& metric,
-                                                   std::size_t count = 1) const;
+    /// other than NaN. `skipped`: those that the system refused to give, and that may be better.
+    /// Throws if none counts and the system refused one, and kInvalidArgument if no metadata has
+    /// the name but one has a similar name.
+    [[nodiscard]] std::vector<CheckpointInfo> best(
+        const Metric& metric, std::size_t count = 1,
+        std::vector<CheckpointInfo>* skipped = nullptr) const;
     [[nodiscard]] Checkpoint open(std::uint64_t generation) const;
     /// Keeps a checkpoint whatever `keep` says, durably.
     void pin(std::uint64_t generation, bool pinned = true);

@@ -26,6 +26,7 @@ enum class ErrorCode : int {
     kOutOfMemory = 7,      ///< memory could not be allocated or locked
     kClosed = 8,           ///< the file or engine is closed
     kDamaged = 9,          ///< a file is invalid: cut short, changed, or hostile
+    kChanged = 10,         ///< memory changed, or was freed, while it was saved; nothing was saved
 };
 
 /// The category of `ErrorCode`; its name is "penstock".

@@ -248,6 +248,14 @@ struct HotRows {
 };
 
 struct FeatureStoreOptions {
+    /// Means, as `ram_bytes`: as much as all rows take, if that is at most a sixteenth of the
+    /// memory that this process may still take when the store is opened (available_memory_bytes()),
+    /// so that some workers that each open it stay within that memory; otherwise none. All rows
+    /// come there in time: blocking gathers read some more than they were asked for. None with
+    /// `hot` or `device_bytes` either, and for a `.npy`, whose rows may change in place. Gathers
+    /// into memory of GPUs do not use these rows.
+    static constexpr std::uint64_t kRamIfSmall = UINT64_MAX;
+
     /// Memory for rows that stay; the tables share it in the ratio of their sizes. 0: none. Each
     /// process has its own.
     std::uint64_t ram_bytes = 0;
@@ -321,6 +329,8 @@ public:
     /// Drops all hints, for a loader that begins again.
     void drop_hints() const;
     [[nodiscard]] FeatureStats stats() const;
+    /// For people: which rows stay in memory, and why.
+    [[nodiscard]] std::string describe() const;
     /// Later calls throw kClosed. Running gathers continue; the files are closed with the last one.
     void close();
 
@@ -331,6 +341,7 @@ private:
     [[nodiscard]] FeatureGather start(std::span<const FeatureRequest> requests,
                                       const FeatureGatherOptions& options, bool caller_waits) const;
     void preload(std::uint32_t table, std::span<const std::uint64_t> ids) const;
+    void warm_up(std::uint32_t table, std::uint64_t rows_read) const noexcept;
 
     std::unique_ptr<Impl> impl_;
 };

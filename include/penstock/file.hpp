@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -74,8 +76,9 @@ public:
     /// next page. A record that crosses a page may then be truncated.)
     ///
     /// Throws kInvalidArgument for a file that was not opened for appending. After an error of the
-    /// system (a full disk), a record that would be gathered is not accepted; for a record that is
-    /// written at once, the message says how many bytes of it are in the file.
+    /// system (a full disk), a record that would be gathered is not accepted. Of a record that the
+    /// system wrote only partly, nothing stays if nobody else has the file open; otherwise the
+    /// message says how many bytes of it are in the file, and from which byte on.
     void append(ConstMemory record);
     /// Writes the records that append() has gathered. After an error the unwritten ones stay
     /// gathered, and the next flush continues. Does nothing for files without a buffer.
@@ -176,6 +179,11 @@ public:
     [[nodiscard]] std::vector<std::string> list(const std::string& path) const;
     [[nodiscard]] Space space(const std::string& path) const;
     [[nodiscard]] FileStatus status(const std::string& path) const;
+    /// The same, or nothing if there is no such name (ENOENT, ENOTDIR, ENAMETOOLONG).
+    [[nodiscard]] std::optional<FileStatus> find(const std::string& path) const;
+    /// Whether a file begins with these bytes, at most 4 KiB: what it is. Follows no symbolic link.
+    /// Blocks; data is read by an Engine.
+    [[nodiscard]] bool begins_with(const std::string& path, std::string_view bytes) const;
     /// The absolute path without symbolic links. A part at the end that does not exist yet stays as
     /// written.
     [[nodiscard]] std::string resolve(const std::string& path) const;
@@ -188,9 +196,9 @@ public:
     void set_modified(const std::string& path, std::int64_t since_1970_ns) const;
     /// Opens a folder; follows symbolic links in the path.
     [[nodiscard]] Folder open_folder(const std::string& path) const;
-    /// Takes an exclusive lock on a regular file, which is made if it does not exist. Throws an
-    /// Error with EWOULDBLOCK if it is held, with ELOOP for a symbolic link.
-    [[nodiscard]] FileLock lock(const std::string& path) const;
+    /// Takes an exclusive lock on a regular file, which is made if it does not exist; `make` false:
+    /// ENOENT then. Throws an Error with EWOULDBLOCK if it is held, with ELOOP for a symbolic link.
+    [[nodiscard]] FileLock lock(const std::string& path, bool make = true) const;
     /// Makes the names in a folder survive a power cut.
     void sync_folder(const std::string& path) const;
 

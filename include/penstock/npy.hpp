@@ -19,7 +19,7 @@
 namespace penstock {
 
 struct NpyHeader {
-    std::string dtype;  ///< as NumPy spells it: "<f4", "|u1"
+    std::string dtype;  ///< as NumPy spells it: "<f4", "|u1"; ">f4" if it is big-endian
     std::vector<std::uint64_t> shape;
     std::uint64_t header_bytes = 0;  ///< the elements begin at this byte of the file
     std::uint64_t data_bytes = 0;    ///< of the elements
@@ -31,7 +31,7 @@ struct NpyOptions {
 };
 
 /// Reads the header of a .npy file. Throws kInvalidArgument for a file that is not .npy,
-/// kUnsupported for Fortran order, big-endian or structured elements, Python objects, or another
+/// kUnsupported for Fortran order, structured elements, Python objects, or another
 /// dtype than bool, int, uint, float, complex, S and U. Any thread; blocks.
 [[nodiscard]] PENSTOCK_API NpyHeader read_npy_header(Engine& engine, const std::string& path);
 

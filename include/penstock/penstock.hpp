@@ -2,6 +2,7 @@
 // All of the public API.
 #pragma once
 
+#include <penstock/changing.hpp>
 #include <penstock/checkpoint.hpp>
 #include <penstock/device_array.hpp>
 #include <penstock/engine.hpp>
@@ -42,6 +43,7 @@
 #include <penstock/transfer_group.hpp>
 #include <penstock/transfer_options.hpp>
 #include <penstock/types.hpp>
+#include <penstock/update_file.hpp>
 #include <penstock/version.hpp>
 #include <penstock/weight_folders.hpp>
 #include <penstock/weight_plan.hpp>

@@ -21,9 +21,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock {
@@ -49,8 +52,13 @@ struct SaveFileOptions {
     /// failure within moments of the call, the file may be damaged or missing.
     bool sync = true;
     Progress progress = {};  ///< bytes of the file, or of all shards
-    /// As SaveOptions::streams.
+    /// As in SaveOptions.
     std::vector<StreamHandle> streams = {};
+    Changing changing = Changing::kFails;
+    MemoryLook look = {};
+    /// Gets what a user should know of a save that went well, if it is given. Shards of an earlier
+    /// index of that name stay where it is not known that save_file() wrote them.
+    std::string* note = nullptr;
 };
 
 /// Saves a state. The new file replaces an old one in one step; if the call throws, the old file is
@@ -64,6 +72,38 @@ PENSTOCK_API void save_file(const std::shared_ptr<Engine>& engine, const std::st
                             const State& state, const SaveFileOptions& options = {},
                             const FileSystem& files = FileSystem::local());
 
+/// Tensors that come one after another, so that they need not fit into memory together.
+struct TensorStream {
+    /// Gives the next tensor, or nothing at the end. It is written, or copied, before the next one
+    /// is asked for: its memory must stay for that long, and may be used again then. A tensor is
+    /// saved row-major, in memory of its own. What the function throws ends the save.
+    std::function<std::optional<StateTensor>()> next;
+    /// The tensors that will come, without their memory, in any order. For one `.safetensors`,
+    /// whose header is at its beginning, they must be known: by this. For the other formats it may
+    /// be empty. Otherwise a tensor that is not in it, or is there with another dtype or shape, and
+    /// one that does not come, is an error (kInvalidArgument).
+    std::optional<std::vector<StateTensor>> like = {};
+    /// As in State. A structure other than "null" needs `like`.
+    std::string structure = "null";
+    std::vector<std::pair<std::string, std::string>> metadata = {};
+};
+
+/// Saves tensors as they come, with the promises of the save_file() above. The memory that it takes
+/// does not depend on their number: about 50 MB. A `.pt` has its pickle at its end, and shards of
+/// an index end where the next tensor would exceed `shard_bytes`, or the room for names. The free
+/// space is checked before the first byte where `like` is given for one `.safetensors`, or with a
+/// structure. Of the options, `look` is not used; `changing` looks for changes of host memory while
+/// it is copied. An index keeps three descriptors open for each shard. Throws Error as that, also
+/// kInvalidArgument for a name that comes twice.
+PENSTOCK_API void save_file(const std::shared_ptr<Engine>& engine, const std::string& path,
+                            const TensorStream& tensors, const SaveFileOptions& options = {},
+                            const FileSystem& files = FileSystem::local());
+
+/// The tensors of a checkpoint and its structure, without its metadata: what save_file() saves
+/// without loading it whole. One tensor is in memory at a time. For once; the checkpoint must
+/// outlive it. Formats other than a `.pt` take it if its state is a dict of tensors.
+[[nodiscard]] PENSTOCK_API TensorStream stream_of(Checkpoint& checkpoint);
+
 /// The result of StateFile::verify().
 struct VerifiedFile {
     std::vector<CheckpointProblem> problems;
@@ -75,8 +115,8 @@ struct VerifiedFile {
 /// kInvalidArgument, calls after close() kClosed.
 class PENSTOCK_API StateFile {
 public:
-    /// Reads the headers. `path`: a file, or a folder with an index. `cache`: for read(), see
-    /// TransferOptions::cache. Throws as inspect().
+    /// Reads the headers. `path`: a file, or a folder with an index or one `.safetensors`. `cache`:
+    /// for read(), see TransferOptions::cache. Throws as inspect().
     StateFile(std::shared_ptr<Engine> engine, const std::string& path,
               const FileSystem& files = FileSystem::local(),
               CachePolicy cache = CachePolicy::kAuto);
@@ -135,7 +175,7 @@ struct LoadedState {
 /// and save_file() and CheckpointStore::save() accept it unchanged. In the structure, tensors that
 /// share memory are views of one tensor. With `names` the tensors have their names in the state,
 /// each row-major, and there is no structure. Throws Error: kInvalidArgument for a name or pattern
-/// without a match and for a folder without an index or checkpoint, kDamaged with the tensor,
+/// without a match and for a folder without model or checkpoint, kDamaged with the tensor,
 /// kUnsupported for forms that are not read, kOutOfMemory, kCancelled by `progress`. Blocks;
 /// thread-safe.
 [[nodiscard]] PENSTOCK_API LoadedState load_file(const std::shared_ptr<Engine>& engine,

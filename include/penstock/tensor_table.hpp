@@ -5,7 +5,7 @@
 //     for (const penstock::TensorEntry& tensor : table.tensors) { ... }
 //
 // A `.pt`, a `.safetensors` and an index of shards are recognised by their content, whatever their
-// names; a folder is read by its index (a checkpoint of a store has one).
+// names; a folder by its index (a checkpoint of a store has one) or its only `.safetensors`.
 #pragma once
 
 #include <penstock/engine.hpp>
@@ -57,7 +57,7 @@ struct TensorEntry {
 
 struct TensorTable {
     TableKind kind = TableKind::kSafetensors;
-    std::string path;                ///< as given; for a folder, that of its index
+    std::string path;                ///< as given; of a folder, that of its index or file
     std::vector<std::string> files;  ///< paths of the files with the bytes
     std::vector<std::pair<std::string, std::string>> metadata;  ///< of `.safetensors`
     std::vector<TensorEntry> tensors;

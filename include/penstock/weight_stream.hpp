@@ -147,8 +147,10 @@ struct WeightStreamStats {
                                                  double bytes, double bytes_per_second);
 
 /// Streams the units of a model. The first pass is read ahead in the order of the list, later
-/// passes in the order in which units were acquired last. One thread at a time; in the child of a
-/// fork() calls throw kUnsupported, and the parent continues. Movable.
+/// passes in the order in which units were acquired last. Units that stay in memory as a whole may
+/// come at any time. Of units that nobody expected, few that were read ahead are read twice. One
+/// thread at a time; in the child of a fork() calls throw kUnsupported, and the parent continues.
+/// Movable.
 class PENSTOCK_API WeightStream {
 public:
     static constexpr std::uint32_t kNoSlot = ~std::uint32_t{0};

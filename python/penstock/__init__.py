@@ -37,6 +37,7 @@ from penstock._core import (
     PendingSave,
     RowTable,
     Transfer,
+    Unread,
     as_bytes,
     cufile_conditions,
     default_engine,
@@ -51,7 +52,7 @@ from penstock._core import (
     write,
     write_async,
 )
-from penstock._errors import Cancelled, Damaged, EndOfFile, Error, Unsupported, WouldBlock
+from penstock._errors import Cancelled, Changed, Damaged, EndOfFile, Error, Unsupported, WouldBlock
 from penstock._file_writer import FileWriter
 from penstock._load_into import IncompatibleKeys, load_into
 from penstock._npy import read_npy
@@ -59,6 +60,7 @@ from penstock._pickled import Pickled
 from penstock._sigterm import SaveOnSigterm
 from penstock._state import TensorInfo, inspect, load, save
 from penstock._store import CheckpointStore
+from penstock._update import update
 from penstock.features import FeatureStore
 from penstock.weights import stream
 from penstock.weights._tensor_rows import TensorRows
@@ -68,6 +70,7 @@ __version__: str = _core.version
 __all__ = [
     "Buffer",
     "Cancelled",
+    "Changed",
     "Checkpoint",
     "CheckpointInfo",
     "CheckpointProblem",
@@ -101,6 +104,7 @@ __all__ = [
     "TensorInfo",
     "TensorRows",
     "Transfer",
+    "Unread",
     "Unsupported",
     "WouldBlock",
     "__version__",
@@ -122,6 +126,7 @@ __all__ = [
     "save",
     "save_async",
     "stream",
+    "update",
     "write",
     "write_async",
 ]

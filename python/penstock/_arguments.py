@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from penstock import _core, _log
+from penstock import _core, _log, _modes
 
 NUMBER_MAX = (1 << 64) - 1
 _SHOWN_MAX = 80
@@ -46,7 +46,8 @@ _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
 def named(function: _Call) -> _Call:
-    """Wraps a function: for an unknown keyword, the TypeError names the nearest valid one."""
+    """Wraps a public function: it runs outside of torch's modes (_modes.py), and for an unknown keyword, the TypeError
+    names the nearest valid one."""
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     verb = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
@@ -59,17 +60,19 @@ def named(function: _Call) -> _Call:
                 near = _core.nearest(name, own)
                 hint = f"did you mean '{near}'?" if near else f"expected {', '.join(own)}"
                 raise TypeError(f"{verb}(): there is no argument '{name}'; {hint}")
-        return function(*arguments, **keywords)
+        return _modes.run(function, arguments, keywords) if _modes.are_on() else function(*arguments, **keywords)
 
-    return call  # type: ignore[return-value]
+    return _modes.untraced(call)  # type: ignore[return-value]
 
 
 def whole(verb: str, name: str, value: Any, least: int = 0, most: int = NUMBER_MAX) -> int:
-    """An integer, also of NumPy."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{verb}: {name}: expected an integer, got {got(value)}") from None
+    """An integer, also of NumPy; no bool."""
+    number = None
+    if not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            number = operator.index(value)
+    if number is None:
+        raise TypeError(f"{verb}: {name}: expected an integer, got {got(value)}")
     if not least <= number <= most:
         raise ValueError(f"{verb}: {name}: expected {least} to {most}, got {shown(number)}")
     return number

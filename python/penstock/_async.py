@@ -14,11 +14,12 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock import _arguments, _core, _log, _state
+from penstock import _arguments, _children, _core, _log, _state
 from penstock._progress import Progress, reporter
 
 if TYPE_CHECKING:
     from penstock._store import CheckpointStore
+    from penstock._types import Changing
 
 _files: Any = None
 
@@ -38,12 +39,13 @@ def save_async(
     metadata: dict[str, str] | None = None,
     copy: bool = True,
     default: Callable[[Any], Any] | None = None,
+    changing: Changing = "raise",
     progress: Progress = False,
 ) -> _core.PendingSave[None]:
     """Saves a state to a file as save() does, and returns when training may change its tensors again: a copy of them is
     made on all cores, and written in the background. Several saves may be in flight; they run in order.
 
-    obj, f, metadata, default: as for save(); f is the path of one file, not of an index of shards.
+    obj, f, metadata, default, changing: as for save(); f is the path of one file, not of an index of shards.
     copy: False: no copy is made, and the caller must not change the tensors until
         `pending.wait_before_update()` returns.
     progress: True, or a function that is called with (done, total) in bytes, while a caller waits for the save.
@@ -60,7 +62,8 @@ def save_async(
         )
     _state.check_default("save_async", default)
     path, image = _state._image_of(obj, f, metadata, default)
-    pending = _file_saver().save(image, path, copy, reporter(progress, "save"))
+    _children.watch()
+    pending = _file_saver().save(image, path, copy, reporter(progress, "save"), changing)
     _log.watch(pending, f"'{path}'")
     return pending
 
@@ -83,24 +86,38 @@ def host_copies(storages: list[Any]) -> list[Any]:
     return copies
 
 
-def _storages_of(optimizers: Iterable[Any]) -> list[tuple[int, int]]:
-    """(address, bytes) of the host memory that only the optimizers' step() changes."""
-    found: dict[int, int] = {}
+def _extent_of(tensor: Any) -> tuple[int, int] | None:
+    """(address, bytes) of a dense tensor of the host, or None for any other."""
+    bytes_ = tensor.numel() * tensor.element_size()
+    if tensor.device.type != "cpu" or tensor.layout is not _state._torch().strided or not bytes_:
+        return None
+    sizes = sorted((step, size) for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1)
+    dense = 1
+    for step, size in sizes:  # no gaps between its elements, and none twice
+        if step != dense:
+            return None
+        dense *= size
+    address = tensor.data_ptr()  # what wraps other tensors (DTensor) has none
+    return (address, bytes_) if address else None
 
-    def add(tensor: Any) -> None:
-        storage = tensor.untyped_storage()
-        if storage.device.type == "cpu" and tensor.data_ptr():  # what wraps other tensors (DTensor) has no address
-            found[storage.data_ptr()] = storage.nbytes()
 
+def _own_memory(optimizers: Iterable[Any]) -> list[tuple[int, int]]:
+    """(address, bytes) of the host memory that is wholly of the tensors that only the optimizers' step() changes: the
+    rest of a storage is the caller's. Ranges that adjoin are one: together they may be a whole storage."""
+    found: list[tuple[int, int]] = []
     for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                add(parameter)
+        tensors = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for values in optimizer.state.values():
-            for value in values.values():
-                if hasattr(value, "untyped_storage"):
-                    add(value)
-    return list(found.items())
+            tensors += [value for value in values.values() if hasattr(value, "untyped_storage")]
+        found += [extent for extent in map(_extent_of, tensors) if extent is not None]
+    joined: list[tuple[int, int]] = []
+    for address, size in sorted(found):
+        if joined and address <= sum(joined[-1]):
+            begin = joined[-1][0]
+            joined[-1] = (begin, max(sum(joined[-1]), address + size) - begin)
+        else:
+            joined.append((address, size))
+    return joined
 
 
 class StepOverlap:
@@ -115,8 +132,9 @@ class StepOverlap:
         overlap.close()
 
     Tensors that only the optimizer's step() changes (parameters, and its own state) are written without a copy.
-    Everything else in the state (buffers that forward changes, random states) is copied first. So nothing but
-    optimizer.step() may change the parameters.
+    Everything else in the state (buffers that forward changes, random states, a flat buffer that holds more than
+    parameters) is copied first. So nothing but optimizer.step() may change the parameters: if they change while they
+    are written (an EMA that is swapped in), that save fails with penstock.Changed, and older checkpoints stay.
 
     store: a CheckpointStore (with keep=..., or it fills the disk).
     optimizer: a torch optimizer, or several: the save begins after the step of the last one.
@@ -124,6 +142,7 @@ class StepOverlap:
     every: save every N steps.
     step: the number of steps that were done before.
     on_error: "warn": a failed save is a RuntimeWarning and training continues; "raise": the next step raises it.
+        close() and the end of a `with` block raise the error of the last save in both cases.
 
     Tensors of a GPU are copied into pinned memory by the call; that copy delays the step. A context manager, not
     thread-safe."""
@@ -192,7 +211,7 @@ class StepOverlap:
     def _save(self) -> None:
         self._ask()
         try:
-            self._pending = self.store._begin(self._get_state(), self.step, _storages_of(self._optimizers))
+            self._pending = self.store._begin(self._get_state(), self.step, _own_memory(self._optimizers))
         except (OSError, MemoryError) as error:  # of an earlier save, or of this one
             self._failed(error)
         else:
@@ -215,16 +234,26 @@ class StepOverlap:
         )
 
     def close(self) -> None:
-        """Removes the hooks and waits for the last save."""
+        """Removes the hooks and waits for the last save. Raises its error, if it failed."""
+        error = self._end()
+        if error is not None:
+            self.failures += 1
+            raise error
+
+    def _end(self) -> BaseException | None:
+        """Removes the hooks, and returns the error of the last save."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        if self._pending is not None:
-            self._pending.exception()
-            self._ask()
+        pending, self._pending = self._pending, None
+        return None if pending is None else pending.exception()
 
     def __enter__(self) -> StepOverlap:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None:
+            self.close()
+        elif (error := self._end()) is not None:
+            self.failures += 1
+            _log.warn(f"the last save of StepOverlap failed: {error}")

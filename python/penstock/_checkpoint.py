@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from penstock import _arguments, _core, _into, _load, _pickled, _state
+from penstock import _arguments, _core, _into, _load, _modes, _pickled, _state
 from penstock._errors import Unsupported
 from penstock._progress import Progress, reporter
 
@@ -50,6 +50,7 @@ class CheckpointTensor:
             raise TypeError("len() of a tensor without dimensions")
         return self.shape[0]
 
+    @_modes.plain
     def __getitem__(self, index: Index) -> torch.Tensor:
         made, row, after = self._plan(index)
         _read(self._core, [row])
@@ -236,7 +237,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         """Loads the state as it was saved; every chunk is checked. See CheckpointStore.load()."""
         pickle = bool(_arguments.flag("load", "pickle", pickle))
         report = reporter(progress, "load")
-        map_location = _state.placing("load", map_location, device)
+        map_location = _state.placing("load", map_location, device, into)
         dtype = _state.float_name("load", dtype, into)
         skeleton = self._core.skeleton()
         if names is not None:
@@ -266,15 +267,15 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
             return self._fill(skeleton, into, pickle, report)
         arrays = [] if into is None else _into.arrays(self._without_data(skeleton, pickle)[0], self.info.path, into)
         if not sources:
-            return _into.filled(_state._objects(skeleton, [], self.info.path, pickle), arrays, {}, {})
-        devices = _state.gpus_of((location for _, _, location in sources), map_location)
+            return _into.filled(skeleton.objects([], pickle, self.info.path), arrays, {}, {})
+        devices = _state.gpus_of((location for _, _, location in sources), map_location, self.info.path)
         storages = self._storages(skeleton, [], report, devices=devices)
         made = _load.storages_as(kinds or [None] * len(sources), storages, dtype)
         located = [
             _state._located(storage, location, map_location, self.info.path)
             for storage, (_, _, location) in zip(made, sources, strict=True)
         ]
-        return _state._objects(skeleton, located, self.info.path, pickle)
+        return skeleton.objects(located, pickle, self.info.path)
 
     def _storages(
         self,
@@ -316,7 +317,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
             storages = self._storages(skeleton, plan.rows, report, plan.there)
         finally:
             _into.touched(plan.filled)
-        state = _state._objects(skeleton, storages, self.info.path, pickle)
+        state = skeleton.objects(storages, pickle, self.info.path)
         by_place, done = plan.finish(state)
         return _into.filled(state, arrays, by_place, done)
 
@@ -334,7 +335,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
             if stored is not None:
                 out[name], row, after[name] = self[stored]._plan(... if index is None else index)
             else:
-                source, size, _ = skeleton.sources[skeleton.numbers[view.untyped_storage()._cdata]]
+                source, size, _ = skeleton.sources[_into.number_of(view, skeleton.numbers, "a tensor", self.info.path)]
                 views[name] = _load.sliced(view, index, name)
                 out[name] = _new_array([size], "uint8", name)
                 row = (source, out[name], None, None, None)
@@ -366,7 +367,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
 
     def _stored_as(self, skeleton: _Skeleton, view: Any) -> str | None:
         """The name of the tensor of a shard that equals this one, if there is one."""
-        name, size, _ = skeleton.sources[skeleton.numbers[view.untyped_storage()._cdata]]
+        name, size, _ = skeleton.sources[_into.number_of(view, skeleton.numbers, "a tensor", self.info.path)]
         stored = self._tensors.get(name)
         is_all = view.is_contiguous() and view.nbytes == size and not view.is_conj() and not view.is_neg()
         alike = stored is not None and (f"torch.{stored.dtype}", stored.shape) == (str(view.dtype), tuple(view.shape))

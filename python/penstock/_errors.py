@@ -91,6 +91,12 @@ class Damaged(Error, ValueError):
     _code = 9
 
 
+class Changed(Error):
+    """A tensor changed, or its memory was freed, while it was saved. Nothing was saved, and nothing removed."""
+
+    _code = 10
+
+
 def _of_system(builtin: type[OSError]) -> type[Error]:
     """A class that is both an Error and Python's built-in class for the errno."""
     made: type[Error] = type(builtin.__name__, (Error, builtin), {"__module__": __name__, "__doc__": builtin.__doc__})
@@ -109,14 +115,23 @@ _BY_ERRNO: dict[int, type[Error]] = {
     )
 }
 _BY_ERRNO[_errno.EPERM] = _BY_ERRNO[_errno.EACCES]
-_ALL: tuple[type[Error], ...] = (Error, EndOfFile, Cancelled, WouldBlock, Unsupported, Damaged, *_BY_ERRNO.values())
+_ALL: tuple[type[Error], ...] = (
+    Error,
+    EndOfFile,
+    Cancelled,
+    WouldBlock,
+    Unsupported,
+    Damaged,
+    Changed,
+    *_BY_ERRNO.values(),
+)
 _BY_NAME = {made.__name__: made for made in _ALL}
 
 _CHECKPOINT = _re.compile(r"[0-9]{8,}-step-[0-9]+")  # the folder of one, in a store's
 
 # penstock::ErrorCode
 _INVALID_ARGUMENT, _SYSTEM, _OUT_OF_MEMORY, _CLOSED = 1, 2, 7, 8
-_BY_CODE = {made._code: made for made in (EndOfFile, Cancelled, WouldBlock, Unsupported, Damaged)}
+_BY_CODE = {made._code: made for made in (EndOfFile, Cancelled, WouldBlock, Unsupported, Damaged, Changed)}
 
 
 def _remake(name: str, *arguments: Any) -> Error:

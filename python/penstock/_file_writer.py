@@ -60,6 +60,11 @@ class FileWriter:
         self._position += size
         return size
 
+    @_arguments.named
+    def read(self, size: int = -1) -> bytes:
+        """Refuses. numpy.savez takes an object for a file if it has this method."""
+        raise io.UnsupportedOperation("FileWriter: not readable")
+
     def flush(self) -> None:
         """Writes buffered data to the temporary file; nothing is durable before close()."""
         self._open().flush()

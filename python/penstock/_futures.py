@@ -39,7 +39,7 @@ class _Watch:
         if known:
             return
         try:
-            future.notify(self.fd)
+            _core.wake(future, self.fd)
         except BaseException:
             with self._lock:
                 self._waiting.pop(future, None)
@@ -122,6 +122,18 @@ def call_when_done(future: _Future[Any], function: Callable[[Any], object]) -> N
         call()
     else:
         _thread_watch().add(future, call)
+
+
+def notify_when_done(future: _Future[Any], eventfd: int) -> None:
+    """Adds 1 to an eventfd after done() has done its part: a gather copies the rows that its store keeps, and the user
+    may change them as soon as the eventfd says that it is over."""
+    copy = open(os.dup(eventfd), "wb", buffering=0)  # the caller may close the other one
+
+    def tell(_: _Future[Any]) -> None:
+        with copy:
+            os.eventfd_write(copy.fileno(), 1)
+
+    call_when_done(future, tell)
 
 
 def _thread_watch() -> _Watch:

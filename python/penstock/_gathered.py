@@ -7,7 +7,7 @@ import array
 import sys
 from typing import Any
 
-from penstock import _adapters, _arguments
+from penstock import _adapters, _arguments, _devices
 
 
 def numbers(ids: Any, named: str = "ids") -> Any:
@@ -67,10 +67,10 @@ def made_for(ids: Any, row_shape: tuple[int, ...], dtype: str, device: Any = Non
         kind = getattr(torch, dtype, None)
         if kind is None:
             raise TypeError(f"gather: torch has no {dtype}; give `out`: a bytearray, for example")
-        try:
-            return torch.empty(shape, dtype=kind, device=device)
-        except AssertionError as error:  # this torch has no CUDA
-            raise ValueError(f"gather: device {str(device)!r}: {error}") from None
+        if device is not None:
+            device = _devices.device_of("gather", "device", device)
+            _devices.check_here("gather", "device", device)
+        return torch.empty(shape, dtype=kind, device=device)
     import numpy as np
 
     wanted = _adapters.numpy_dtype(dtype)

@@ -13,12 +13,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from penstock import _core
+from penstock import _core, _log
 from penstock._arguments import shown
+from penstock._errors import Unsupported
 from penstock._pickled import Pickled
 from penstock._state import _torch
 
-_format = _core._format
+_format, Unread = _core._format, _core.Unread
 
 Row = tuple[str, str, Any]  # name, place, tensor
 
@@ -28,9 +29,12 @@ def tensors(obj: Any) -> Iterator[Row]:
     yield from _of_type(_torch().Tensor, obj, "", "", set())
 
 
-def _of_type(kind: type, obj: Any, name: str, place: str, seen: set[int]) -> Iterator[Row]:
+def _of_type(kind: Any, obj: Any, name: str, place: str, seen: set[int]) -> Iterator[Row]:
     if isinstance(obj, kind):
         yield name, place, obj
+    elif type(obj) is Unread:
+        for own, step, tensor in obj._rows:
+            yield from _of_type(kind, tensor, f"{name}.{own}" if name else own, place + step, seen)
     elif isinstance(obj, (dict, list, tuple)) and id(obj) not in seen:
         seen.add(id(obj))
         for key, step, value in _entries(obj):
@@ -71,7 +75,9 @@ def replaced(obj: Any, by: dict[str, Any], done: dict[int, Any], place: str = ""
         return by[place]
     if id(obj) in done:
         return done[id(obj)]
-    if isinstance(obj, dict):
+    if type(obj) is Unread:
+        obj._rows[:] = [(own, step, replaced(one, by, done, place + step)) for own, step, one in obj._rows]
+    elif isinstance(obj, dict):
         done[id(obj)] = obj
         for key, step, value in _entries(obj):
             obj[key] = replaced(value, by, done, place + step)
@@ -121,6 +127,14 @@ def check_kind(into: Any, kinds: tuple[type, ...]) -> None:
         )
 
 
+def number_of(view: Any, numbers: Mapping[int, int], name: str, path: str) -> int:
+    """The number of the storage of a tensor of the file."""
+    if (number := numbers.get(view.untyped_storage()._cdata)) is None:
+        why = "it is loaded whole, by its name or with the state, and not into a tensor or by an index"
+        raise Unsupported(f"load: '{path}': {shown(name)} is no dense tensor: {why}", path=path)
+    return number
+
+
 def check_dense(name: str, tensor: Any) -> None:
     torch = _torch()
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_nested:
@@ -150,14 +164,18 @@ def check_host(place: str, target: Any) -> None:
 
 def check_names(path: str, there: Iterable[str], into: Mapping[str, Any], chosen: Iterable[str] | None) -> None:
     names = set(there)
-    check_missing(path, [name for name in into if name not in names] if chosen is None else [])
+    missing = [name for name in into if name not in names] if chosen is None else []
+    check_missing(path, missing, names.difference(into))
     check_lacking(path, [name for name in (names if chosen is None else chosen) if name not in into])
 
 
-def check_missing(path: str, missing: list[str]) -> None:
+def check_missing(path: str, missing: list[str], lacking: Iterable[str] = ()) -> None:
+    """lacking: names that only the file has."""
     if missing:
+        hint = _core._match.prefix_hint("load", list(map(str, missing)), sorted(lacking))
         raise KeyError(
-            f"load: into: '{path}' has no tensor {shown(missing[0])} ({len(missing)} such); nothing was read"
+            f"load: into: '{path}' has no tensor {shown(missing[0])} ({len(missing)} such); "
+            f"{hint + '; ' if hint else ''}nothing was read"
         )
 
 
@@ -167,6 +185,20 @@ def check_lacking(path: str, lacking: list[str]) -> None:
             f"load: into has no tensor {shown(min(lacking))}, which is in '{path}' ({len(lacking)} such); name in "
             "`names` what is wanted; nothing was read"
         )
+
+
+def _check_others(path: str, found: list[Row], taken: list[int]) -> None:
+    """Names the tensors that `into` lacks next to others that it has: an error for a scale of one of those."""
+    called, above = labels(found), {found[i][1].rpartition("[")[0] for i in taken}
+    for scale, owner in _core._match.lost_scales(called, [row[2] for row in found], [called[i] for i in taken]):
+        raise KeyError(
+            f"load: into has no tensor {shown(scale)}, which is in '{path}', and is a scale, zero point or table of "
+            f"{shown(owner)}; nothing was read"
+        )
+    others = [i for i in range(len(found)) if i not in set(taken) and found[i][1].rpartition("[")[0] in above]
+    if others:
+        names = ", ".join(called[i] for i in others[:5]) + (", ..." if len(others) > 5 else "")
+        _log.warn(f"load: into has no tensor {names}, which is in '{path}'; only the result of the load has it")
 
 
 # ---- NumPy's arrays, whose data is in the structure of the file
@@ -251,12 +283,13 @@ class Plan:
         fit, by_storage, counts, sources = [], {}, skeleton.tensor_counts, skeleton.sources  # made at each access
         theirs, called = matched(found, given), labels(given)
         check_missing(path, [name for i, name in zip(theirs, called, strict=True) if i is None])
+        _check_others(path, found, [i for i in theirs if i is not None])
         for i, name, (_, place, target) in zip(theirs, called, given, strict=True):
             view = found[i][2].detach()
             check_host(place, target)
             check_like(path, name, target, view.dtype, view.shape)
             self._targets[i] = target
-            number = numbers[view.untyped_storage()._cdata]
+            number = number_of(view, numbers, name, path)
             fit.append((name, target, _format.kin(number, target, view)))
             by_storage.setdefault(number, {})[i] = view
         _format.refuse_unfit(*map(list, zip(*fit, strict=True)) if fit else ([], [], []))

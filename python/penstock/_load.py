@@ -11,6 +11,7 @@ storage that map_location puts on a CUDA GPU is read to memory of that GPU inste
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import mmap
 import os
@@ -21,7 +22,7 @@ from typing import Any
 from penstock import _core, _errors, _into, _pickled, _state
 from penstock._arguments import shown
 from penstock._errors import Damaged, Unsupported
-from penstock._state import _located, _objects, _selection, _torch
+from penstock._state import _located, _selection, _torch
 
 _format = _core._format
 
@@ -36,21 +37,17 @@ class Source:
     names: names that are still to be selected; None if the file was opened as only the wanted part."""
 
     def __init__(
-        self, path: str, verb: str, names: Any, cache: str, handle: Any = None, begin: int | None = None
+        self, path: str, verb: str, names: Any, cache: str, unread: str, handle: Any = None, begin: int | None = None
     ) -> None:
         self.path, self.handle, self.pickle = path, handle, False
         wanted = names if names is None else [names] if isinstance(names, str) else list(names)
         try:
             self.file, self.kind, self.rows, is_part = _format.open_tensors(
-                handle, path, begin, verb, wanted, isinstance(names, Mapping), isinstance(names, str), cache
+                handle, path, begin, verb, wanted, isinstance(names, Mapping), isinstance(names, str), cache, unread
             )
             self.names = None if is_part else names
         except IsADirectoryError:
             raise _errors.folder_given(path, verb) from None
-
-    def objects(self, storages: list[Any]) -> Any:
-        """The state of a .pt."""
-        return _objects(self.file, storages, self.path, self.pickle)
 
     def read(self, parts: list[tuple[int, int, int]] | None, mapped: bool, report: Any) -> Any:
         """(memory, offset in it) for each part. A part is (item, begin, bytes); None: all bytes of each item."""
@@ -68,32 +65,50 @@ class Source:
                 with _errors.opened(shard, "load") if shard else contextlib.nullcontext() as file:
                     fd = file.fileno() if shard else self.handle
                     size = os.fstat(fd).st_size
-                    maps[shard] = mmap.mmap(fd, size, access=mmap.ACCESS_COPY) if size else b""
+                    maps[shard] = _mapped(fd, size, shard) if size else b""
             yield maps[shard], offset + begin
 
 
+def _mapped(fd: int, size: int, path: str) -> mmap.mmap:
+    try:
+        return mmap.mmap(fd, size, access=mmap.ACCESS_COPY)
+    except OSError as error:
+        path = path or os.readlink(f"/proc/self/fd/{fd}")
+        if error.errno == errno.ENOMEM:
+            raise MemoryError(
+                f"load: {size} bytes of addresses for '{path}' could not be had; raise `ulimit -v` or "
+                "vm.max_map_count, or load without mmap=True"
+            ) from None
+        raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
+
+
 @contextlib.contextmanager
-def opened(f: Any, verb: str, names: Any = None, mapped: bool = False, cache: str = "auto") -> Iterator[Source]:
-    """Closes the source at the end, even if it is kept (by a traceback)."""
+def opened(
+    f: Any, verb: str, names: Any = None, mapped: bool = False, cache: str = "auto", unread: str = "keep"
+) -> Iterator[Source]:
+    """Closes the source at the end, even if it is kept (by a traceback). unread: as of load()."""
     with contextlib.ExitStack() as stack:
-        source, real = _source_of(f, verb, names, mapped, cache, stack)
+        source, real, begin = _source_of(f, verb, names, mapped, cache, unread, stack)
+        end = source.file.end if real is not None else None
         try:
             yield source
         finally:
             source.file = None
-        if real is not None:
-            real.seek(0, os.SEEK_END)
+        if real is not None and begin is not None:  # what follows in the file is read by the next call
+            real.seek(0, os.SEEK_END) if end is None else real.seek(begin + end)
 
 
 def _source_of(
-    f: Any, verb: str, names: Any, mapped: bool, cache: str, stack: contextlib.ExitStack
-) -> tuple[Source, Any]:
-    """The source, and the file object of the system if `f` is one. mapped: a path is opened to get a descriptor."""
+    f: Any, verb: str, names: Any, mapped: bool, cache: str, unread: str, stack: contextlib.ExitStack
+) -> tuple[Source, Any, int | None]:
+    """The source, the file object if `f` is one, and what is added to an offset of the source to give one of that; None
+    if it cannot be told. mapped: a path is opened to get a descriptor."""
     if isinstance(f, (str, bytes, os.PathLike)):
         path = os.fsdecode(f)
         if not mapped or path.endswith(".json"):
-            return Source(path, verb, names, cache), None
-        return Source(path, verb, names, cache, stack.enter_context(_errors.opened(path, verb)).fileno()), None
+            return Source(path, verb, names, cache, unread), None, None
+        handle = stack.enter_context(_errors.opened(path, verb)).fileno()
+        return Source(path, verb, names, cache, unread, handle), None, None
     if isinstance(f, io.TextIOBase):
         raise TypeError(f"{verb}: f: this is a text file; open it with 'rb'")
     real = f.file if isinstance(f, tempfile._TemporaryFileWrapper) else f
@@ -101,13 +116,14 @@ def _source_of(
         if real.writable():
             real.flush()
         path = real.name if isinstance(real.name, str) else f"file {real.fileno()}"
-        return Source(path, verb, names, cache, real.fileno(), real.tell()), real
+        return Source(path, verb, names, cache, unread, real.fileno(), real.tell()), real, 0
     if not callable(getattr(f, "read", None)):
         raise TypeError(f"{verb}: f: got {type(f).__name__}; give a path (str or os.PathLike) or a binary file")
+    begin = f.tell() if getattr(f, "seekable", bool)() else None
     data = f.read()
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"{verb}: f: its read() gave a {type(data).__name__}, not bytes; open it as a binary file")
-    return Source(str(getattr(f, "name", type(f).__name__)), verb, names, cache, bytes(data), 0), None
+    return Source(str(getattr(f, "name", type(f).__name__)), verb, names, cache, unread, bytes(data), 0), f, begin
 
 
 def load(
@@ -119,12 +135,13 @@ def load(
     dtype: str | None,
     cache: str,
     pickle: bool,
+    unread: str,
     report: Any,
 ) -> Any:
     """Tries again if the shards of an index could not be kept open and may be of several saves."""
     _state.check_indexes(names)
     for _ in range(_TRIES):
-        with opened(f, "load", names, mapped, cache) as source:
+        with opened(f, "load", names, mapped, cache, unread) as source:
             source.pickle = pickle
             try:
                 found = _load_from(source, map_location, into, mapped, dtype, report)
@@ -305,7 +322,7 @@ def _load_safetensors(
         filled = {name: into[name] for name in called}
         _fill(source, wishes, list(filled.values()), report)
         return filled
-    devices = [_state.gpu_of("cpu", map_location)] * len(wishes)
+    devices = _state.gpus_of(["cpu"] * len(wishes), map_location, source.path)
     out = _fetch(source, wishes, mapped, report, whole=indexes is None, devices=devices)
     return _named([wish.name for wish in wishes], out, dtype, lambda i, t: _placed(t, map_location, source.path))
 
@@ -322,7 +339,8 @@ def _named(names: Iterable[str], tensors: list[Any], dtype: str | None, placed: 
 def _meta(path: str, name: str, kind: str, shape: list[int]) -> Any:
     """The tensor without its data."""
     torch = _torch()
-    dtype = getattr(torch, _state._TORCH.get(kind, ""), None)
+    named, shape = _state.of_torch(kind, shape)
+    dtype = getattr(torch, named, None) if named else None
     if dtype is None:
         raise Unsupported(
             f"load: '{path}': tensor {shown(name)}: torch has no type for {kind}; name the others in `names`", path=path
@@ -362,13 +380,13 @@ def _load_pt(
     if names is not None or into is not None:
         return _load_some_of_pt(source, map_location, into, names, mapped, dtype, report)
     if not source.rows:
-        return source.objects([])
+        return source.file.objects([], source.pickle, source.path)
     kinds = [None] * len(source.rows) if dtype is None else source.file.set_types(dtype)
     wishes = [
         Wish(f"storage {i}", _torch().empty(size, dtype=_torch().uint8, device="meta"), i, size)
         for i, (size, _) in enumerate(source.rows)
     ]
-    devices = _state.gpus_of((location for _, location in source.rows), map_location)
+    devices = _state.gpus_of((location for _, location in source.rows), map_location, source.path)
     bytes_of = _fetch(source, wishes, mapped, report, whole=True, devices=devices)
     storages = storages_as(kinds, [tensor.untyped_storage() for tensor in bytes_of], dtype)
     del bytes_of
@@ -376,13 +394,13 @@ def _load_pt(
         _located(storage, location, map_location, source.path)
         for storage, (_, location) in zip(storages, source.rows, strict=True)
     ]
-    return source.objects(located)
+    return source.file.objects(located, source.pickle, source.path)
 
 
 def without_data(made_by: Any, sizes: Iterable[int], path: str, pickle: bool = False) -> tuple[Any, dict[int, int]]:
     """The state of a file with its tensors on the meta device, and the number of each of their storages."""
     storages = [_torch().UntypedStorage(size, device="meta") for size in sizes]
-    return _objects(made_by, storages, path, pickle), {s._cdata: i for i, s in enumerate(storages)}
+    return made_by.objects(storages, pickle, path, False), {s._cdata: i for i, s in enumerate(storages)}
 
 
 def _load_some_of_pt(
@@ -396,11 +414,11 @@ def _load_some_of_pt(
     wishes = []
     for i, index in selection.items():
         view = found[i][2].detach()
-        item = numbers[view.untyped_storage()._cdata]
+        item = _into.number_of(view, numbers, called[i], source.path)
         wishes.append(Wish(called[i], sliced(view, index, called[i]), item, source.rows[item][0]))
     if into is None:
         locations = [source.rows[wish.item][1] for wish in wishes]
-        devices = _state.gpus_of(locations, map_location)
+        devices = _state.gpus_of(locations, map_location, source.path)
         out = _fetch(source, wishes, mapped, report, devices=devices)
         called, whole = [found[i][0] for i in selection], [found[i][2] for i in selection]
         return _named(
@@ -413,7 +431,8 @@ def _load_some_of_pt(
     targets = {i: row[2] for i, row in zip(theirs, given, strict=True) if i is not None}
     if names is None:
         named = zip(theirs, _into.labels(given), strict=True)
-        _into.check_missing(source.path, [name for i, name in named if i is None])
+        lacking = [called[i] for i in selection if i not in targets]
+        _into.check_missing(source.path, [name for i, name in named if i is None], lacking)
     _into.check_lacking(source.path, [called[i] for i in selection if i not in targets])
     for i, wish in zip(selection, wishes, strict=True):
         _into.check_like(source.path, wish.name, targets[i], wish.view.dtype, wish.view.shape)

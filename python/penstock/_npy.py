@@ -50,8 +50,8 @@ def read_npy(
     paths: any number of files; only a few are open at a time. out: None, or a C-contiguous array of shape
     (len(paths), *shape) and the files' dtype. cache: as in read(). progress: True (a line on stderr if it takes more
     than two seconds), None, or a function of (done, total) in bytes. Raises ValueError for a file that is not .npy or
-    whose dtype or shape differs from the first; penstock.Unsupported for Fortran order, big-endian, structured or
-    object elements; EndOfFile for a truncated file; OSError for errors of the system. Each names the file; the contents
+    whose dtype or shape differs from the first; penstock.Unsupported for Fortran order, structured or object
+    elements; EndOfFile for a truncated file; OSError for errors of the system. Each names the file; the contents
     of `out` are then undefined. Blocks; thread-safe; Ctrl-C stops it."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         raise TypeError("read_npy: paths: this is one path; give a list of them, [path] for one")

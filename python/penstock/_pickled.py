@@ -20,12 +20,23 @@ class Pickled:
     objects with weights_only=False, and refuses them with True.
 
     type: the class or function that makes it ("pathlib.PosixPath"), according to the pickle. data: the pickle. Each
-    object is pickled separately: two of them share nothing when they come back."""
+    object is pickled separately: two of them share nothing when they come back.
+
+    Each pickle is loaded once when it is made. pickle.PicklingError for an object whose pickle cannot be loaded."""
 
     __slots__ = ("data",)
 
     def __init__(self, obj: Any) -> None:
         self.data: bytes = pickle.dumps(obj, protocol=4)
+        try:
+            pickle.loads(self.data)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise pickle.PicklingError(
+                f"Pickled: a {type(obj).__module__}.{type(obj).__qualname__} can be pickled, and its pickle cannot be "
+                f"loaded: {type(error).__name__}: {error}; give a default= function that returns another value for it"
+            ) from error
 
     @classmethod
     def _of(cls, data: bytes) -> Pickled:

@@ -26,7 +26,7 @@ class _Line:
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         terminal = sys.stderr is not None and sys.stderr.isatty()
-        last = done >= total
+        last = 0 < total <= done
         if sys.stderr is None or (last and not self._drawn):
             return
         if not last and now - self._start < _SHOWN_AFTER_S:
@@ -35,11 +35,9 @@ class _Line:
             return
         self._shown, self._drawn = now, True
         rate = done / max(now - self._start, 1e-9)
-        left = f", {(total - done) / rate:.0f} s left" if rate and not last else ""
-        text = (
-            f"penstock {self._verb}: {done / _GIB:.2f} of {total / _GIB:.2f} GiB "
-            f"({100 * done // max(total, 1)} %), {rate / _GIB:.2f} GiB/s{left}"
-        )
+        left = f", {(total - done) / rate:.0f} s left" if rate and total and not last else ""
+        of = f" of {total / _GIB:.2f} GiB ({100 * done // total} %)" if total else " GiB"
+        text = f"penstock {self._verb}: {done / _GIB:.2f}{of}, {rate / _GIB:.2f} GiB/s{left}"
         end = "\n" if last or not terminal else ""
         print(f"\r{text}\x1b[K" if terminal else text, end=end, file=sys.stderr, flush=True)
 

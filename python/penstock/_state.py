@@ -21,21 +21,36 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from penstock import _arguments, _core, _log, _pickled
+from penstock import _arguments, _core, _devices, _log
 from penstock._arguments import shown
-from penstock._errors import Damaged
+from penstock._errors import Unsupported
 from penstock._progress import Progress
 from penstock._progress import reporter as _reporter
 
 if TYPE_CHECKING:
     import torch
 
-    from penstock._types import Cache, Device, Dtype, Index, Into, MapLocation, Names, Path, Readable, Writable
+    from penstock._types import (
+        Cache,
+        Changing,
+        Device,
+        Dtype,
+        Index,
+        Into,
+        MapLocation,
+        Names,
+        OnUnread,
+        Path,
+        Readable,
+        Writable,
+    )
 
 _format = _core._format
 
 _TORCH = dict(_format.torch_types())  # name in safetensors: name in torch
 _SAFETENSORS = {name: ours for ours, name in _TORCH.items()}
+_F4 = "float4_e2m1fn_x2"
+Row = tuple[tuple[str, str, list[int], int, Any], tuple[Any, int, int]]  # see torch_row()
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")  # types that a load converts, and converts to
 
@@ -83,6 +98,8 @@ def save(
     shard_bytes: int | str = _SHARD_BYTES,
     sync: bool = True,
     default: Callable[[Any], Any] | None = None,
+    changing: Changing = "raise",
+    like: Mapping[str, Any] | None = None,
     progress: Progress = False,
 ) -> None:
     """Saves a state to a file that stock `torch.load` (or `safetensors`) reads. When it returns, the file is complete
@@ -90,7 +107,9 @@ def save(
 
     obj: tensors, parameters, numbers, strings, bytes, None, NumPy data, and dicts, lists, tuples, sets,
         OrderedDict, defaultdict, Counter of them (docs/formats.md, "The grammar"). For `.safetensors`: a dict of names
-        and dense tensors.
+        and dense tensors. Or tensors that are not in memory together, which are saved one after another: an iterator
+        of (name, tensor), a Checkpoint, or a mapping whose values have shape and dtype and are read by [...], or whose
+        tensors are made when they are asked for (docs/checkpoint.md, "More than memory").
     f: a path. ".safetensors" at its end selects that format, ".safetensors.index.json" an index with its shards in the
         same folder, any other ending a `.pt` of torch. Any other ".json" is a ValueError, because load() would read it
         as an index. Or a binary file: a `.pt` is written to it, from its current position on; its durability is up to
@@ -105,12 +124,20 @@ def save(
     default: a function that is called with each object that a `.pt` cannot hold (a Path, a dataclass, an Enum). Its
         result is saved, and loaded, in place of the object, as in json.dumps. Its exceptions end the call.
         default=penstock.Pickled pickles the objects, and load(pickle=True) makes them again.
-    progress: True for a line on stderr, or a function that is called with (done, total) in bytes.
+    changing: what the save does if a tensor changes while it is written. "raise": penstock.Changed, with the name of
+        the tensor, and nothing is saved. "torn": what is found is saved, maybe half old and half new, as torch.save
+        does (for Hogwild). Its checksums are right.
+    like: for tensors that are saved one after another: those that will come, as a mapping of names to objects with
+        shape and dtype (a state_dict() on the meta device), in any order. One `.safetensors` needs it for an iterator,
+        because its header is at its beginning; else it is a ValueError before anything is written. If it is given, a
+        tensor that is missing, or is not as announced, is a ValueError.
+    progress: True for a line on stderr, or a function that is called with (done, total) in bytes; total is 0 while it
+        is not known.
 
-    A symbolic link is followed; mode and owner of a file that exists are kept. Tensors must not change during the save.
-    Ctrl-C leaves the old file. Raises TypeError with the place in the state ("state['opt'][3]") for an object that
-    cannot be saved, and penstock.Error (an OSError) for errors of the system. A full disk is reported before the first
-    byte, with the missing bytes. Safe to call from several threads."""
+    A symbolic link is followed; mode and owner of a file that exists are kept. When the call raises, a binary file has
+    a part of the bytes. Ctrl-C leaves the old file. Raises TypeError with the place in the state ("state['opt'][3]")
+    for an object that cannot be saved, and penstock.Error (an OSError) for errors of the system. A full disk is
+    reported before the first byte, with the missing bytes. Safe to call from several threads."""
     if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):
         raise ValueError(
             f"save: pickle_module: {shown(pickle_module)} is not used: the pickle holds plain values only "
@@ -127,17 +154,22 @@ def save(
     if not isinstance(sync, bool):
         raise TypeError(f"save: sync: expected True or False, got {_arguments.got(sync)}")
     report = _reporter(progress, "save")
+    from penstock import _streamed
+
+    if _streamed.takes(obj, like):
+        _streamed.save(obj, f, like, metadata, shard_bytes, report, sync, changing)
+        return
     if not isinstance(f, (str, bytes, os.PathLike)) and callable(getattr(f, "write", None)):
-        _save_to_file(obj, f, metadata, default, report)
+        _save_to_file(obj, f, metadata, default, report, changing)
         return
     path = _path(f, "save")
     if path.endswith(INDEX):
         rows = list(_metadata(metadata).items())
-        _format.save_index(path, _safetensors_rows(obj), rows, min(shard_bytes, 2**63), report, sync)
+        _format.save_index(path, _safetensors_rows(obj), rows, min(shard_bytes, 2**63), report, sync, changing)
         return
     path, image = _image_of(obj, path, metadata, default)
     with _log.timed(f"saved '{path}'", image.total_bytes):
-        image.save(path, report, sync)
+        image.save(path, report, sync, changing)
 
 
 def check_default(verb: str, default: Any) -> None:
@@ -168,7 +200,7 @@ def _metadata(metadata: dict[str, str] | None) -> dict[str, str]:
     return {"format": "pt"} if metadata is None else dict(_arguments.strings("save", "metadata", metadata))
 
 
-def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, default: Any, report: Any) -> None:
+def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, default: Any, report: Any, changing: str) -> None:
     if isinstance(f, io.TextIOBase):
         raise TypeError("save: f: this is a text file; open it with 'wb'")
     if metadata is not None:
@@ -188,7 +220,7 @@ def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, default: An
                 )
             rest = rest[done:]
 
-    image.write_to(write, report)
+    image.write_to(write, report, changing)
 
 
 def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
@@ -216,34 +248,43 @@ def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
     return rows
 
 
-def torch_row(name: str, tensor: Any) -> tuple[tuple[str, str, list[int], int, Any], tuple[Any, int, int]]:
+def torch_row(name: str, tensor: Any, types: Mapping[str, str] = _SAFETENSORS, verb: str = "save") -> Row:
     """A row (name, type, shape, address and owner of the bytes) and an extent (device, address and size of memory)."""
     torch = _torch()
     if tensor.is_nested:
         raise TypeError(
-            f"save: state[{shown(name)}]: a nested tensor cannot be saved; save its parts (what its unbind() gives)"
+            f"{verb}: state[{shown(name)}]: a nested tensor cannot be saved; save its parts (what its unbind() gives)"
         )
     dtype = str(tensor.dtype).removeprefix("torch.")
-    if tensor.layout is not torch.strided or dtype not in _SAFETENSORS:
-        raise TypeError(
-            f"save: state[{shown(name)}]: a tensor of {dtype} ({tensor.layout}) has no form in .safetensors"
-        )
+    if types is _SAFETENSORS and tensor.layout is torch.strided and dtype == _F4 and tensor.ndim:
+        (_, _, shape, *data), extent = torch_row(name, tensor.view(torch.uint8), types, verb)  # of two F4 each
+        return (name, "F4", [*shape[:-1], 2 * shape[-1]], *data), extent
+    if tensor.layout is not torch.strided or dtype not in types:
+        where = ".safetensors" if types is _SAFETENSORS else "a .pt whose tensors come one after another"
+        raise TypeError(f"{verb}: state[{shown(name)}]: a tensor of {dtype} ({tensor.layout}) has no form in {where}")
     if tensor.device.type == "meta":
-        raise TypeError(f"save: state[{shown(name)}]: the tensor is on the meta device and has no data")
-    data = _core.in_its_storage(tensor, f"save: state[{shown(name)}]").detach()
+        raise TypeError(f"{verb}: state[{shown(name)}]: the tensor is on the meta device and has no data")
+    data = _core.in_its_storage(tensor, f"{verb}: state[{shown(name)}]").detach()
     if not (data.device.type == "cuda" and data.is_contiguous() and not data.is_conj() and not data.is_neg()):
         data = data.resolve_conj().resolve_neg().cpu().contiguous()
-    row = (name, _SAFETENSORS[dtype], list(data.shape), data.data_ptr(), data)
+    row = (name, types[dtype], list(data.shape), data.data_ptr(), data)
     return row, (tensor.device, tensor.data_ptr(), tensor.nbytes)
 
 
-def array_row(name: str, array: Any) -> tuple[tuple[str, str, list[int], int, Any], tuple[Any, int, int]]:
+def of_torch(kind: str, shape: list[int]) -> tuple[str, list[int]]:
+    """The type and shape in torch of what a .safetensors has; "": torch has no such type."""
+    if kind == "F4" and shape and shape[-1] % 2 == 0:
+        return _F4, [*shape[:-1], shape[-1] // 2]
+    return _TORCH.get(kind, ""), shape
+
+
+def array_row(name: str, array: Any, verb: str = "save") -> Row:
     """The same for an array of NumPy, or an object that NumPy converts: an array of JAX, a Buffer."""
     import numpy
 
     host = array.numpy() if isinstance(array, _core.Buffer) else numpy.asarray(array)
     if host.dtype.name not in _SAFETENSORS or not host.dtype.isnative:
-        raise TypeError(f"save: state[{shown(name)}]: an array of {host.dtype} has no form in .safetensors")
+        raise TypeError(f"{verb}: state[{shown(name)}]: an array of {host.dtype} has no form in .safetensors")
     extent = ("cpu", host.ctypes.data, host.nbytes)
     host = host if host.flags.c_contiguous else numpy.array(host, order="C")
     return (name, _SAFETENSORS[host.dtype.name], list(host.shape), host.ctypes.data, host), extent
@@ -280,12 +321,30 @@ def check_indexes(names: Any) -> None:
 # ---- storages
 
 
+def _asked_for(location: str, map_location: Any) -> Any:
+    """Where map_location, which is no function, puts a storage of `location`."""
+    where = map_location.get(location, location) if isinstance(map_location, Mapping) else map_location
+    return location if where is None else where
+
+
+def _not_here(location: str, where: Any, map_location: Any, path: str) -> ValueError | None:
+    """The error for a storage of `location` that is to come to a device which is not here."""
+    try:
+        why = _devices.missing(_torch().device(where))
+    except RuntimeError:
+        why = "torch knows no such device"
+    if why is None:
+        return None
+    of_file = map_location is None or (isinstance(map_location, Mapping) and location not in map_location)
+    what = f"a storage in it is of the device {shown(location)}" if of_file else f"map_location={str(where)!r}"
+    return ValueError(f"load: '{path}': {what}: {why}; give map_location='cpu', or another device that is here")
+
+
 def gpu_of(location: str, map_location: Any) -> Any:
     """The CUDA device on which map_location puts a storage of `location`. None: the storage is read to host memory, and
     torch moves it."""
     torch = _torch()
-    where = map_location.get(location, location) if isinstance(map_location, Mapping) else map_location
-    where = location if where is None else where
+    where = _asked_for(location, map_location)
     if not isinstance(where, (str, torch.device)) or not str(where).startswith("cuda"):
         return None
     if torch.version.hip is not None or not torch.cuda.is_available():
@@ -300,11 +359,15 @@ def gpu_of(location: str, map_location: Any) -> Any:
     return device if reached and device.index < torch.cuda.device_count() else None
 
 
-def gpus_of(locations: Iterable[str], map_location: Any) -> list[Any]:
-    """gpu_of() of each."""
+def gpus_of(locations: Iterable[str], map_location: Any, path: str) -> list[Any]:
+    """gpu_of() of each. A missing GPU is an error before anything is read."""
     known: dict[str, Any] = {}
     for location in (locations := list(locations)):
         if location not in known:
+            if not callable(map_location):
+                where = _asked_for(location, map_location)
+                if str(where).startswith("cuda") and (error := _not_here(location, where, map_location, path)):
+                    raise error
             known[location] = gpu_of(location, map_location)
     return [known[location] for location in locations]
 
@@ -320,32 +383,13 @@ def _located(storage: Any, location: str, map_location: Any, path: str) -> Any:
     except Exception as error:  # torch raises many types
         if callable(map_location) or isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
             raise
-        given = map_location.get(location, location) if isinstance(map_location, Mapping) else map_location
-        if map_location is None or given == location:
-            why = f"a storage in it is of the device {shown(location)}, and torch cannot put it there"
-        else:
-            why = f"map_location: torch cannot put a storage of {shown(location)} on {shown(str(given))}"
-        raise ValueError(
-            f"load: '{path}': {why}: {_first_line(error)}; give map_location='cpu', or another device that is here"
+        where = _asked_for(location, map_location)
+        known = _not_here(location, where, map_location, path)
+        raise known or ValueError(
+            f"load: '{path}': map_location: torch cannot put a storage of {shown(location)} on {shown(str(where))}; "
+            "give map_location='cpu', or another device that is here"
         ) from error
     return there if isinstance(there, torch.UntypedStorage) else there._untyped_storage
-
-
-def _objects(made_by: Any, storages: list[Any], path: str, pickle: bool = False) -> Any:
-    """The state of a file as objects. If torch refuses to make one of them, the file is invalid: it may contain any
-    values, and torch raises many types of errors."""
-    try:
-        return made_by.objects(storages, _pickled.unpickler(pickle))
-    except (RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise Damaged(
-            f"load: '{path}': it holds an object that cannot be made: {_first_line(error)}; torch.load may say more "
-            "of it",
-            path=path,
-        ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 # ---- load, inspect
@@ -356,29 +400,29 @@ def _first_line(error: BaseException) -> str:
 def load(
     f: Path | Readable, map_location: None = None, pickle_module: object = None, *, into: Into,
     names: Iterable[str] | None = None, device: Device | None = None, dtype: None = None,
-    weights_only: bool | None = True, mmap: bool | None = None, pickle: bool = False, cache: Cache = "auto",
-    progress: Progress = False,
+    weights_only: bool | None = True, mmap: bool | None = None, pickle: bool = False, unread: OnUnread = "raise",
+    cache: Cache = "auto", progress: Progress = False,
 ) -> Into: ...
 @overload
 def load(
     f: Path | Readable, map_location: MapLocation | None = None, pickle_module: object = None, *, into: None = None,
     names: Mapping[str, Index | None], device: Device | None = None, dtype: Dtype | None = None,
-    weights_only: bool | None = True, mmap: bool | None = None, pickle: bool = False, cache: Cache = "auto",
-    progress: Progress = False,
+    weights_only: bool | None = True, mmap: bool | None = None, pickle: bool = False, unread: OnUnread = "raise",
+    cache: Cache = "auto", progress: Progress = False,
 ) -> dict[str, torch.Tensor]: ...
 @overload
 def load(
     f: Path | Readable, map_location: MapLocation | None = None, pickle_module: object = None, *, into: None = None,
     names: str, device: Device | None = None, dtype: Dtype | None = None,
-    weights_only: bool | None = True, mmap: bool | None = None, pickle: bool = False, cache: Cache = "auto",
-    progress: Progress = False,
+    weights_only: bool | None = True, mmap: bool | None = None, pickle: bool = False, unread: OnUnread = "raise",
+    cache: Cache = "auto", progress: Progress = False,
 ) -> Any: ...
 @overload
 def load(
     f: Path | Readable, map_location: MapLocation | None = None, pickle_module: object = None, *, into: None = None,
     names: Names | None = None, device: Device | None = None, dtype: Dtype | None = None,
-    weights_only: bool | None = True, mmap: bool | None = None, pickle: bool = False, cache: Cache = "auto",
-    progress: Progress = False,
+    weights_only: bool | None = True, mmap: bool | None = None, pickle: bool = False, unread: OnUnread = "raise",
+    cache: Cache = "auto", progress: Progress = False,
 ) -> dict[str, Any]: ...
 # fmt: on
 
@@ -396,15 +440,16 @@ def load(
     weights_only: bool | None = True,
     mmap: bool | None = None,
     pickle: bool = False,
+    unread: OnUnread = "raise",
     cache: str = "auto",
     progress: Progress = False,
 ) -> Any:
     """Reads a state that penstock.save, torch.save or safetensors wrote. Nothing in the file is executed: containers,
-    numbers, strings and tensors are made. Any other object is an error with its place in the state.
+    numbers, strings and tensors are made. Any other object costs only itself: see `unread`.
 
     f: the path of a `.pt` (zip or legacy), a `.safetensors`, or an index of shards. It is recognised by its content; a
         path that ends in `.json` is always an index. Or a binary file, read from its position to its end.
-    map_location: as in torch.load: a device, a dict, a function (storage, location) -> storage.
+    map_location: as in torch.load: a device, or its number, a dict, a function (storage, location) -> storage.
     pickle_module, weights_only: accepted for compatibility with torch.load. Whatever their values are, only plain
         values are read, and another pickle_module is a ValueError.
     into: tensors that are filled in place, directly from storage if they are contiguous, on a GPU too: a dict
@@ -419,12 +464,17 @@ def load(
         several of both: a dict of them, each under its name; from a `.safetensors`, tensors have their full names.
         a mapping of names or patterns of tensors to slices, {"wte": slice(0, 10), "wpe": (..., 0)}: a dict of these
             slices. Rows outside a slice of the first dimension are not read. None as a slice is the whole tensor.
-    device: "cpu", the default; for another device use map_location.
+    device: where the tensors go: "cuda", "cuda:1", 1, a torch.device, or "cpu". ValueError if it is not here. None
+        leaves them on the devices that they were saved from, unless map_location says another.
     dtype: float64, float32, float16 or bfloat16, as torch.dtype or name: tensors of these types are converted to it,
         one storage after another, and each is freed before the next is converted. Other types are not converted
         (integers, bool, complex, float8), nor is a storage that tensors of several types share.
-    pickle: True unpickles the objects that save(default=penstock.Pickled) pickled. This can run any code: use it only
-        for trusted files. False gives a penstock.Pickled for each, and a RuntimeWarning that names them.
+    pickle: True unpickles the objects that save(default=penstock.Pickled) pickled; and a file of torch.save at a path
+        that holds others is loaded whole by torch.load(weights_only=False). This can run any code: use it only for
+        trusted files. False gives a penstock.Pickled for each, and a RuntimeWarning that names them.
+    unread: for an object that is not read (an argparse.Namespace, a module, a function) in what is loaded. "raise":
+        penstock.Unsupported with its place, before data is read; `names` can load everything else. "keep": a
+        penstock.Unread in its place, which has its name, place and tensors. inspect() lists such objects.
     mmap: True: nothing is read, the file is mapped, and pages are read at their first use, without a check.
     cache: "auto" takes cached bytes from the page cache and the rest directly from the device. "cached" reads all bytes
         through the page cache, so that several processes that load one file read the device once. "direct" bypasses it.
@@ -436,10 +486,11 @@ def load(
     Storages cannot be resized; the memory of each is freed when the last tensor on it is deleted.
     Type checkers see a state as dict[str, Any], the common case; use typing.cast() for another type.
     Raises penstock.Damaged (a ValueError and an OSError) with the tensor for a file that is damaged, hostile or
-    written to during the load, ValueError for a storage of a missing device (give map_location),
-    penstock.Unsupported for an element type that torch lacks, KeyError for an unknown name, ValueError and TypeError
-    for an `into` that does not match, MemoryError if memory runs out, penstock.Error for errors of the
-    system. Safe to call from several threads."""
+    written to during the load, ValueError for a storage of a missing device (give device="cpu"),
+    penstock.Unsupported for an object that is not read, an element type that torch lacks, or a file of another form
+    (a program, compressed, of a later version), KeyError for an unknown name, ValueError and TypeError for an `into`
+    that does not match, MemoryError if memory runs out, penstock.Error for errors of the system. Safe to call from
+    several threads."""
     from penstock import _load
 
     if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):
@@ -453,25 +504,34 @@ def load(
         raise ValueError("load: into fills whole tensors; leave out the slices in names")
     _arguments.flag("load", "weights_only", weights_only)
     mmap = _arguments.flag("load", "mmap", mmap)
-    map_location, dtype = placing("load", map_location, device), float_name("load", dtype, into)
+    map_location, dtype = placing("load", map_location, device, into), float_name("load", dtype, into)
     names = None if names is None else _arguments.texts("load", "names", names)
     pickle = bool(_arguments.flag("load", "pickle", pickle))
     report = _reporter(progress, "load")
-    return _load.load(f, map_location, into, names, bool(mmap), dtype, cache, pickle, report)
+    try:
+        return _load.load(f, map_location, into, names, bool(mmap), dtype, cache, pickle, unread, report)
+    except Unsupported:
+        parts = any(one is not None for one in (into, names, dtype))
+        if not pickle or parts or not isinstance(f, (str, os.PathLike)) or not inspect(f).unread:
+            raise
+        return _torch().load(f, map_location, weights_only=False)  # the caller trusts the file
 
 
-def placing(verb: str, map_location: Any, device: Any) -> Any:
-    """The map_location to use, with `device` taken into account."""
-    if device is None or map_location is None and str(device) == "cpu":
-        return map_location if device is None else "cpu"
+def placing(verb: str, map_location: Any, device: Any, into: Any) -> Any:
+    """The map_location to use, with `device` taken into account. A device that is not here is an error at once."""
+    if device is None:
+        if map_location is None or isinstance(map_location, (str, Mapping)) or callable(map_location):
+            return map_location  # a string may be of a device that only torch's own loader knows
+        return _devices.device_of(verb, "map_location", map_location)
     if map_location is not None:
         raise ValueError(f"{verb}: device or map_location, not both")
-    if not isinstance(device, str) and type(device).__module__ != "torch":
-        raise TypeError(f"{verb}: device: expected 'cpu', got {_arguments.got(device)}")
-    raise ValueError(
-        f"{verb}: device: expected 'cpu', got {shown(str(device))}; give map_location={str(device)!r}, which reads to "
-        "that device"
-    )
+    if isinstance(device, str) and device == "cpu":  # needs no torch
+        return device
+    where = _devices.device_of(verb, "device", device)
+    if into is not None and where.type != "cpu":
+        raise ValueError(f"{verb}: into: the tensors say where they are; leave out device")
+    _devices.check_here(verb, "device", where)
+    return "cpu" if where.type == "cpu" else where
 
 
 def float_name(verb: str, dtype: Any, into: Any) -> str | None:
@@ -501,9 +561,11 @@ class TensorInfo:
 
 class Inspection(list[TensorInfo]):
     """The tensors of a file. pickled: places and types of its pickled objects, which only load(pickle=True) makes:
-    ["state['args'] (argparse.Namespace)"]."""
+    ["state['args'] (argparse.Namespace)"]. unread: the same of objects that no load makes; load(unread="keep") gives a
+    penstock.Unread for each. Their tensors are in the list."""
 
     pickled: list[str]
+    unread: list[str]
 
 
 @_arguments.named
@@ -513,9 +575,9 @@ def inspect(f: Path | Readable) -> Inspection:
     from penstock import _load
 
     with _load.opened(f, "inspect") as source:
-        rows, pickled = source.file.tensors(), source.file.pickled()
+        rows, pickled, unread = source.file.tensors(), source.file.pickled(), source.file.unread()
     made = Inspection(
         TensorInfo(name, _TORCH.get(kind, kind), tuple(shape), *place) for name, kind, shape, *place in rows
     )
-    made.pickled = pickled
+    made.pickled, made.unread = pickled, unread
     return made

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from penstock import _arguments, _core, _log, _state
+from penstock import _arguments, _children, _core, _log, _state
 from penstock._checkpoint import Checkpoint
 from penstock._errors import from_core
 from penstock._progress import Progress, reporter
@@ -19,7 +19,7 @@ from penstock._sigterm import SaveOnSigterm
 if TYPE_CHECKING:
     import torch
 
-    from penstock._types import Cache, Device, Dtype, Index, Into, MapLocation, Names
+    from penstock._types import Cache, Changing, Device, Dtype, Index, Into, MapLocation, Names
 
 _COUNT_MAX = (1 << 32) - 1
 _MODES = ("min", "max")
@@ -40,11 +40,15 @@ class CheckpointStore:
     folder: a folder, or several on different devices. The files are spread over them by speed; the first has the
         manifests. The first save creates missing folders and their parents.
     keep: number of newest checkpoints to keep (None: all, or with keep_best the newest). Also kept: with keep_every
-        every n-th one, with keep_best those with the best `metric`.
+        every n-th save, whatever its step; with keep_every_steps those whose step n divides (the newest of each step);
+        with keep_best those with the best `metric`.
     metric: a name in the metadata of the saves ("loss"). mode: "min" if a lower number is better, or "max".
     shard_bytes: approximate size of a file.
     checksums: of every chunk; without them nothing can be verified.
     incremental: files whose tensors did not change are linked, not written.
+    read_back: before the first removal, and then at most after one save in ten, save() reads the new checkpoint and
+        checks it. The newest checkpoint that was read whole (so, or by load() or verify()) is never deleted, so up to
+        keep + 1 are there. False: no reads, and at most `keep`, for a disk without room.
     host_memory: limit in bytes on the copies of save_async(); None: half of the memory that this process may use.
     lock_wait_s: seconds that a save waits for another process that writes here. If another CheckpointStore of this
         process writes here, BlockingIOError is raised at once.
@@ -59,12 +63,14 @@ class CheckpointStore:
         *,
         keep: int | None = None,
         keep_every: int | None = None,
+        keep_every_steps: int | None = None,
         keep_best: int | None = None,
         metric: str | None = None,
         mode: Literal["min", "max"] = "min",
         shard_bytes: int | str = 256 << 20,
         checksums: bool = True,
         incremental: bool = True,
+        read_back: bool = True,
         host_memory: int | str | None = None,
         lock_wait_s: float = 10,
         cache: Cache = "auto",
@@ -79,6 +85,8 @@ class CheckpointStore:
         for name, value in (("keep", keep), ("keep_every", keep_every), ("keep_best", keep_best)):
             if value is not None:
                 _arguments.whole("CheckpointStore", name, value, 1, _COUNT_MAX)
+        if keep_every_steps is not None:
+            _arguments.whole("CheckpointStore", "keep_every_steps", keep_every_steps, 1)
         if keep_best is not None and metric is None:
             raise ValueError(
                 "CheckpointStore: keep_best: give metric= as well, the name in the metadata that is compared"
@@ -93,12 +101,14 @@ class CheckpointStore:
             folders,
             keep=keep or 0,
             keep_every=keep_every or 0,
+            keep_every_steps=keep_every_steps or 0,
             keep_best=keep_best or 0,
             metric=compared[0],
             greater_is_better=compared[1],
             shard_bytes=shard_bytes,
             checksums=checksums,
             incremental=incremental,
+            read_back=bool(read_back),
             host_memory=host_memory or _core._async.default_host_memory(),
             lock_wait_ms=round(lock_wait_s * 1000),
             cache=cache,
@@ -121,16 +131,19 @@ class CheckpointStore:
         pinned: bool = False,
         metadata: Mapping[str, Any] | None = None,
         default: Callable[[Any], Any] | None = None,
+        changing: Changing = "raise",
         progress: Progress = False,
     ) -> _core.CheckpointInfo:
         """Saves a state. When it returns, the checkpoint survives a power failure, and older ones have been deleted as
-        `keep` says. When it raises, nothing has changed.
+        `keep` says. When it raises, nothing has changed, unless it raises penstock.Damaged: the new checkpoint was
+        read back and is not what was saved. Older ones that are good are then kept.
 
-        state: as for penstock.save(); NumPy-only states need no torch. The tensors must not change during the save.
+        state: as for penstock.save(); NumPy-only states need no torch.
         step: the caller's own number. pinned: the checkpoint is kept whatever `keep` says.
         metadata: a dict of text, numbers, True, False and None, 1 MiB at most, such as {"loss": 0.3}. CheckpointInfo
             has it, and best() compares it. A tensor of one element, or a NumPy scalar, counts as its number.
         default: called with each object that a state cannot hold, as in penstock.save().
+        changing: what the save does if a tensor changes while it is written, as in penstock.save(): "raise" or "torn".
         progress: True, or a function that is called with (done, total) in bytes about ten times a second.
 
         Raises TypeError with the place in the state for an object that cannot be saved, and penstock.Error (an OSError)
@@ -138,7 +151,7 @@ class CheckpointStore:
         step, rows = _arguments.step("save", step, state), _arguments.metadata("save", metadata, self._metric)
         _state.check_default("save", default)
         began = time.perf_counter()
-        info = self._store.save(state, step, bool(pinned), rows, default, reporter(progress, "save"))
+        info = self._store.save(state, step, bool(pinned), rows, default, reporter(progress, "save"), changing)
         _log.saved(info, began)
         return info
 
@@ -152,15 +165,17 @@ class CheckpointStore:
         metadata: Mapping[str, Any] | None = None,
         copy: bool = True,
         default: Callable[[Any], Any] | None = None,
+        changing: Changing = "raise",
         progress: Progress = False,
     ) -> _core.PendingSave[_core.CheckpointInfo]:
         """A save() that returns when training may change the tensors again. `result()` of the returned object gives the
-        CheckpointInfo. `copy`, the memory budget and failures are as for penstock.save_async()."""
+        CheckpointInfo. `copy`, `changing`, the memory budget and failures are as for penstock.save_async()."""
         step = _arguments.step("save_async", step, state)
         rows = _arguments.metadata("save_async", metadata, self._metric)
         _state.check_default("save_async", default)
         report = reporter(progress, "save")
-        pending = self._store.save_async(state, step, bool(pinned), rows, default, bool(copy), report)
+        _children.watch()
+        pending = self._store.save_async(state, step, bool(pinned), rows, default, bool(copy), report, changing)
         _log.watch(pending, f"step {step}")
         return pending
 
@@ -169,6 +184,7 @@ class CheckpointStore:
     ) -> _core.PendingSave[_core.CheckpointInfo]:
         """save_async() that copies everything but the memory at `unchanging`: (address, bytes)."""
         step = _arguments.step("save", step, state)
+        _children.watch()
         return self._store.save_async(state, step, False, [], None, unchanging, None)
 
     def latest(self) -> _core.CheckpointInfo | None:
@@ -187,16 +203,16 @@ class CheckpointStore:
     @_arguments.named
     def best(self, metric: str | None = None, k: int | None = None, *, mode: Any = None) -> Any:
         """The checkpoint with the lowest number of that name in its metadata, or None if no metadata has it. Of equal
-        ones the newest. Checkpoints with a `problem`, and those whose number is NaN, are skipped.
+        ones the newest. Those with a `problem` or NaN are skipped, with a RuntimeWarning if the system refused one.
 
         metric: the name; None: that of the store. mode: "max" for the highest number; None: that of the store.
-        k: returns a list of at most k, the best first. Raises penstock.Error as latest() does, and ValueError if no
+        k: returns a list of at most k, the best first. Raises penstock.Error if none can be read, and ValueError if no
             metadata has the name but one has a similar name ("los" for "loss")."""
         if metric is None and self._metric is None:
             raise ValueError('best: metric: none was given, and the store has none; give a name: best("loss")')
         name, greater = self._compared("best", metric or self._metric, mode or self._mode)
         count = 1 if k is None else _arguments.whole("best", "k", k, 1, _COUNT_MAX)
-        found = self._store.best(name, greater, count)
+        found = self._store.best(name, greater, count, self._skipped)
         return found if k is not None else found[0] if found else None
 
     @staticmethod
@@ -343,19 +359,29 @@ class CheckpointStore:
         return self._store.collect()
 
     @_arguments.named
-    def wait(self, timeout: float | None = None) -> bool:
-        """Waits until no save is in flight. Returns False after `timeout` seconds."""
-        return self._store.wait(-1 if timeout is None else _arguments.seconds("wait", "timeout", timeout))
+    def wait(self, timeout: float | None = None, *, raise_errors: bool = True) -> bool:
+        """Waits until no save is in flight. Returns False after `timeout` seconds.
+
+        raise_errors: the error of the first save_async() that failed and was not reported yet is raised, also after
+            `timeout` seconds. False: it is left for the next call that raises it."""
+        raises = _arguments.flag("wait", "raise_errors", raise_errors)
+        done = self._store.wait(-1 if timeout is None else _arguments.seconds("wait", "timeout", timeout))
+        if raises:
+            self._store.raise_failure()
+        return done
 
     def close(self) -> None:
-        """Finishes the saves in flight and releases the lock. May be called again."""
-        self._store.close()
+        """Finishes the saves in flight and releases the lock. Then raises the error of the first save_async() that
+        failed and was not reported yet; more of them are a RuntimeWarning each. The store is closed all the same. May
+        be called again. The end of a `with` block does the same. If another exception ends the block, all of these
+        errors are RuntimeWarnings."""
+        self._store.close(True)
 
     def __enter__(self) -> CheckpointStore:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: Any, *_: object) -> None:
+        self._store.close(kind is None)
 
     @_arguments.named
     def save_on_sigterm(
@@ -368,5 +394,8 @@ class CheckpointStore:
                     train(step)
                     guard.step_end(step)
 
-        get_state: called without arguments at the step boundary; returns the state. exit_code: of SystemExit."""
+        get_state: called without arguments at the step boundary; returns the state. exit_code: of SystemExit.
+
+        The workers of a torch DataLoader that are started inside the block ignore a SIGTERM that their parent did not
+        send, while it lives. Other children that are forked inside it have the handler from before the block."""
         return SaveOnSigterm(self, get_state, exit_code, pinned)

@@ -43,6 +43,9 @@ class HasCudaArrayInterface(Protocol):
 # A tensor, array or buffer.
 Memory = SupportsBuffer | SupportsDLPack | HasCudaArrayInterface
 
+# The answer of a save to a tensor that changes meanwhile.
+Changing = Literal["raise", "torn"]
+
 # Numbers of rows.
 Ids = Memory | Sequence[int]
 
@@ -59,6 +62,9 @@ class HasCudaStream(Protocol):
     @property
     def cuda_stream(self) -> int: ...
 
+
+# The fate of objects that a load does not read.
+OnUnread = Literal["raise", "keep"]
 
 # A CUDA stream: its handle, or an object that has it.
 Stream = int | SupportsCudaStream | HasCudaStream
@@ -80,7 +86,7 @@ if TYPE_CHECKING:
     import torch
 
     Dtype = torch.dtype | str
-    Device = torch.device | str
+    Device = torch.device | str | int
     MapLocation = Device | Mapping[str, str] | Callable[[Any, str], Any]
 
     # Tensors that are filled in place; the result has the same type.

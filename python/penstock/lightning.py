@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import penstock
-from penstock import _arguments, _state
+from penstock import _arguments, _log, _state
 
 __all__ = ["AsyncCheckpointIO", "CheckpointIO"]
 
@@ -83,11 +83,15 @@ class CheckpointIO(*_bases()):  # type: ignore[misc]
         return penstock.load(path, "cpu" if map_location is None else map_location)
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Removes a file, or the folder of a checkpoint that another plugin wrote. One that is missing is no error."""
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        elif os.path.lexists(path):
-            os.remove(path)
+        """Removes a file, or the folder of a checkpoint that another plugin wrote. One that is missing is no error. One
+        that cannot be removed stops no training: a RuntimeWarning names it."""
+        try:
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            elif os.path.lexists(path):
+                os.remove(path)
+        except OSError as error:
+            _log.warn(f"checkpoint '{path}' could not be removed: {error}; delete it yourself")
 
 
 class AsyncCheckpointIO(CheckpointIO):

@@ -65,6 +65,19 @@ std::vector<std::string> texts_of(const nb::list& words) {
     return out;
 }
 
+Changing changing_of(nb::handle changing) {
+    const std::string word = word_of(changing, "changing");
+    if (word == "raise") {
+        return Changing::kFails;
+    }
+    if (word != "torn") {
+        raise_value("changing: got " + quoted(word) +
+                    "; expected 'raise' (a tensor that changes during the save is an error) or "
+                    "'torn' (it is saved as it is found)");
+    }
+    return Changing::kTorn;
+}
+
 namespace {
 
 // convert(item, "argument[i]") of each.

@@ -6,6 +6,8 @@
 
 #include "nanobind.hpp"
 
+#include <penstock/changing.hpp>
+
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -36,5 +38,8 @@ namespace penstock::python {
 
 /// str() of each.
 [[nodiscard]] std::vector<std::string> texts_of(const nb::list& words);
+
+/// The argument changing=: "raise" or "torn".
+[[nodiscard]] Changing changing_of(nb::handle changing);
 
 }  // namespace penstock::python

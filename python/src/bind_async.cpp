@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves in the background: PendingSave, and the one Saver that writes single files.
+#include "arguments.hpp"
 #include "bind.hpp"
 #include "errors.hpp"
+#include "exit_status.hpp"
 #include "file_image_object.hpp"
 #include "file_object.hpp"
 #include "names.hpp"
 #include "saver.hpp"
 #include "state/file_writer.hpp"
+#include "stream/memory_samples.hpp"
 #include "transfer_object.hpp"
 
 #include <fmt/format.h>
@@ -27,17 +30,14 @@ std::set<Saver*>& live_savers() {
     return *instance;
 }
 
-void warn_of(const std::string& reason) {
-    if (!reason.empty()) {
-        nb::module_::import_("penstock._log").attr("warn")(path_object(reason));
-    }
-}
-
 // The owners of the memory, released with this object.
 std::shared_ptr<void> owners_of(const std::vector<StorageMemory>& storages) {
     nb::list keeps;
     for (const StorageMemory& storage : storages) {
         keeps.append(storage.keep);
+        for (const auto& tensor : storage.tensors) {
+            keeps.append(tensor.first);
+        }
     }
     return {keeps.release().ptr(), [](void* object) {
                 const nb::gil_scoped_acquire gil;
@@ -54,7 +54,7 @@ Saver::Saver(std::uint64_t budget_bytes)
 
 Saver::~Saver() {
     try {
-        finish();
+        finish(Failures::kWarn);
     } catch (nb::python_error& e) {
         e.discard_as_unraisable("penstock: finishing saves");
     } catch (const std::bad_alloc&) {  // to tell of what failed; the queue finishes all the same
@@ -64,7 +64,7 @@ Saver::~Saver() {
     saver_.reset();
 }
 
-void Saver::finish() {
+void Saver::finish(Failures how) {
     std::optional<nb::python_error> interrupted;
     const std::shared_ptr<store::SaveQueue> queue = saver_->queue();
     while (true) {
@@ -84,11 +84,25 @@ void Saver::finish() {
         return;
     }
     saver_->sweep();
+    std::exception_ptr first;
+    if (how == Failures::kRaise && !interrupted) {
+        try {
+            raise_failure({});
+        } catch (...) {
+            first = std::current_exception();
+        }
+    }
     for (const std::string& failure : saver_->take_failures()) {
-        warn_of(failure);
+        note_unheard(failure);
+        if (how != Failures::kAtExit) {
+            warn_of(failure);
+        }
     }
     if (interrupted) {
         throw nb::python_error(std::move(*interrupted));
+    }
+    if (first) {
+        std::rethrow_exception(first);
     }
 }
 
@@ -180,7 +194,7 @@ struct FileSaver {
 };
 
 nb::object save_file_async(FileSaver& self, FileImageObject& made, nb::handle to, nb::handle copy,
-                           nb::object progress) {
+                           nb::object progress, nb::handle changing) {
     const std::string path = path_bytes(to, "path", "");
     store::CopyChoice choice = copy_choice_of(copy);
     choice.streams = made.streams;
@@ -193,13 +207,27 @@ nb::object save_file_async(FileSaver& self, FileImageObject& made, nb::handle to
     struct Job {
         state::FileImage image;
         store::StagedCopy copy;
+        stream::Watch watch;
     };
+    std::vector<bool> copies;
+    for (std::size_t i = 0; i < payloads.size(); ++i) {
+        copies.push_back(made.payloads[i].copied ||
+                         payloads[i].data != made.payloads[i].memory().data);
+    }
+    const Changing answer = changing_of(changing);
+    MemoryLook look = look_of(made.payloads, answer);
+    if (answer == Changing::kFails) {
+        look = stream::with_samples(std::move(look), payloads);
+    }
     made.image.replace_payloads(std::move(payloads));
-    auto job = std::make_shared<Job>(Job{std::move(made.image), std::move(staged.copy)});
+    made.image.set_copies(std::move(copies));
+    auto job = std::make_shared<Job>(
+        Job{std::move(made.image), std::move(staged.copy), {answer, std::move(look)}});
     auto work = [job = std::move(job), engine, path,
                  after = staged.after](store::PendingSave& save) {
         after.wait();
-        state::save_file(*engine, FileSystem::local(), path, job->image, save.progress());
+        state::save_file(*engine, FileSystem::local(), path, job->image, save.progress(), true,
+                         job->watch);
     };
     return nb::cast(
         saver.add(std::move(work), "'" + path + "'", staged, made.payloads, std::move(progress)));
@@ -227,9 +255,11 @@ void bind_pending_save(nb::module_& parent) {
         "file's. Made by save_async(); thread-safe.\n\n"
         "queued -> staged (the tensors may change) -> durable, or failed. Dropped, it goes on. Its "
         "failure is raised by\n"
-        "result(), or by the next save at the latest; what is left at the end of the interpreter "
-        "is warned of. After\n"
-        "cancel() what was there before stays.")
+        "result(), by the next save, or by wait() and close() of the store. A failure that none of "
+        "them has raised is printed\n"
+        "at the end of the interpreter, and the exit status is then 1 in place of 0. After "
+        "cancel() what was there before\n"
+        "stays.")
         .def(
             "staged", [](const PendingSaveObject& p) { return p.save->staged(); },
             "Whether the tensors may change. Never blocks.")
@@ -278,11 +308,11 @@ void bind_async(nb::module_& parent) {
     nb::class_<FileSaver>(m, "FileSaver")
         .def(nb::init<std::uint64_t>(), nb::arg("host_memory"))
         .def("save", save_file_async, nb::arg("image"), nb::arg("path"), nb::arg("copy"),
-             nb::arg("progress").none())
+             nb::arg("progress").none(), nb::arg("changing") = "raise")
         .def(
-            "finish", [](FileSaver& self) { self.saver.finish(); },
-            "Waits until everything is durable or has failed; warns of failures that were not "
-            "reported.");
+            "finish", [](FileSaver& self) { self.saver.finish(Saver::Failures::kRaise); },
+            "Waits until everything is durable or has failed; raises the first failure that was "
+            "not reported.");
     m.def(
         "default_host_memory", [] { return store::Staging::default_budget_bytes(); }, "Bytes");
     m.def(
@@ -294,13 +324,14 @@ void bind_async(nb::module_& parent) {
             for (auto next = live.begin(); next != live.end();) {
                 Saver* const saver = *next;
                 if (finished.insert(saver).second) {
-                    saver->finish();
+                    saver->finish(Saver::Failures::kAtExit);
                 }
                 next = std::find_if(live.begin(), live.end(),
                                     [&](Saver* one) { return !finished.contains(one); });
             }
+            return report_unheard();
         },
-        "Finishes what is in flight.");
+        "Finishes what is in flight, and reports the failures that nobody heard of: true for any.");
 }
 
 }  // namespace penstock::python

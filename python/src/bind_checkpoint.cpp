@@ -9,15 +9,18 @@
 #include "errors.hpp"
 #include "file_image_object.hpp"
 #include "file_object.hpp"
-#include "format/pickled.hpp"
+#include "format/pickle/pickled.hpp"
 #include "metadata.hpp"
 #include "names.hpp"
 #include "progress.hpp"
 #include "request.hpp"
+#include "saved_tensors.hpp"
 #include "saver.hpp"
 #include "state.hpp"
 #include "state/structure.hpp"
+#include "store_object.hpp"
 #include "streams.hpp"
+#include "tensor_stream.hpp"
 
 #include <penstock/checkpoint.hpp>
 
@@ -25,7 +28,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 
 namespace penstock::python {
@@ -45,30 +47,10 @@ struct MadeJob {
     std::shared_ptr<Job> job;
     std::vector<StorageMemory> storages;  ///< with the GIL
     std::vector<StreamHandle> streams;    ///< see streams_of()
+    MemoryLook look;                      ///< as long as the storages are kept
 };
 
-// The structure knows addresses alone: says which of them are of GPUs.
-void place_tensors(penstock::State& state, const std::vector<StorageMemory>& storages) {
-    std::map<const std::byte*, const StorageMemory*> of_gpus;  // by where they begin
-    for (const StorageMemory& storage : storages) {
-        if (storage.where == MemoryKind::kDevice && storage.bytes != 0) {
-            of_gpus.emplace(storage.data, &storage);
-        }
-    }
-    for (StateTensor& tensor : state.tensors) {
-        auto after = of_gpus.upper_bound(tensor.data.data);
-        if (tensor.data.bytes == 0 || after == of_gpus.begin()) {
-            continue;
-        }
-        const StorageMemory& storage = *(--after)->second;
-        if (tensor.data.data < storage.data + storage.bytes) {
-            tensor.data.kind = storage.where;
-            tensor.data.device = storage.device;
-        }
-    }
-}
-
-MadeJob job_of(nb::handle object, nb::handle other, bool together) {
+MadeJob job_of(nb::handle object, nb::handle other, bool together, Changing changing) {
     MadeJob made;
     made.job = std::make_shared<Job>();
     State state = state_of(object, other, together);
@@ -79,9 +61,13 @@ MadeJob job_of(nb::handle object, nb::handle other, bool together) {
         spans.emplace_back(storage.data, storage.bytes);
     }
     made.streams = streams_of(made.storages);
-    const nb::gil_scoped_release nogil;
-    made.job->state = state::state_of(made.job->tree, spans);
-    place_tensors(made.job->state, made.storages);
+    std::vector<std::size_t> of;
+    {
+        const nb::gil_scoped_release nogil;
+        made.job->state = state::state_of(made.job->tree, spans);
+        of = place_tensors(made.job->state, made.job->tree, made.storages);
+    }
+    made.look = look_of(made.storages, changing, of);
     return made;
 }
 
@@ -93,66 +79,30 @@ std::vector<std::string> paths_of(nb::handle folders) {
     return out;
 }
 
-struct StoreObject {
-    StoreObject(std::vector<std::string> folders, const StoreOptions& options,
-                std::uint64_t host_memory)
-        : saver(host_memory), engine(opened(default_engine())) {
-        const nb::gil_scoped_release nogil;
-        store = std::make_shared<CheckpointStore>(engine, FileSystem::local(), std::move(folders),
-                                                  options);
-    }
-    StoreObject(const StoreObject&) = delete;
-    StoreObject& operator=(const StoreObject&) = delete;
-    ~StoreObject() { close(); }
-
-    void close() {
-        saver.finish();
-        const nb::gil_scoped_release nogil;
-        store.reset();
-    }
-    [[nodiscard]] const std::shared_ptr<CheckpointStore>& open() const {
-        if (!store) {
-            raise_value("store: it is closed; make another one");
-        }
-        return store;
-    }
-
-    /// For who writes. The child of a fork may not: a save of the parent may hold the store for
-    /// ever there.
-    [[nodiscard]] const std::shared_ptr<CheckpointStore>& writable() {
-        const std::shared_ptr<CheckpointStore>& own = open();
-        if (writer != 0 && writer != ::getpid()) {
-            raise_value(
-                fmt::format("store: this process was forked from {}, which writes to this "
-                            "store; make a CheckpointStore of its own here",
-                            writer));
-        }
-        writer = ::getpid();
-        return own;
-    }
-
-    Saver saver;
-    std::shared_ptr<Engine> engine;
-    std::shared_ptr<CheckpointStore> store;  ///< nullptr: closed
-    pid_t writer = 0;                        ///< the process that has written
-};
-
 std::string step_name(std::uint64_t step) {
     return fmt::format("step {}", step);
 }
 
 CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t step, bool pinned,
-                             nb::handle metadata, nb::handle other, nb::handle progress) {
+                             nb::handle metadata, nb::handle other, nb::handle progress,
+                             nb::handle changing) {
     const std::shared_ptr<CheckpointStore> store = self.writable();
     self.saver.raise_failure(step_name(step));
-    SaveOptions options{.step = step, .pinned = pinned, .metadata = metadata_of(metadata)};
-    const MadeJob made = job_of(object, other, false);
+    SaveOptions options{.step = step,
+                        .pinned = pinned,
+                        .metadata = metadata_of(metadata),
+                        .changing = changing_of(changing)};
+    const MadeJob made = job_of(object, other, false, options.changing);
     options.streams = made.streams;
+    options.look = made.look;
     // Those in flight are earlier, and come first.
     self.saver.wait_idle(-1);
     CheckpointInfo info;
     run_with_progress(progress, [&](const Progress& on_progress) {
-        options.progress = on_progress;
+        options.progress = [&](std::uint64_t done, std::uint64_t total) {
+            const Inside inside(self.saving);
+            return on_progress(done, total);
+        };
         info = store->save(made.job->state, options);
     });
     return info;
@@ -166,6 +116,7 @@ store::StagedSave stage_job(Saver& saver, const MadeJob& made, const store::Copy
     }
     store::StagedSave staged = saver.stage(spans, choice, made.storages);
     for (std::size_t i = 0; i < spans.size(); ++i) {
+        job.state.tensors[i].is_copy |= job.state.tensors[i].data.data != spans[i].data;
         job.state.tensors[i].data = spans[i];
     }
     job.copy = std::move(staged.copy);
@@ -174,15 +125,19 @@ store::StagedSave stage_job(Saver& saver, const MadeJob& made, const store::Copy
 
 nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64_t step,
                                bool pinned, nb::handle metadata, nb::handle other, nb::handle copy,
-                               nb::object progress) {
+                               nb::object progress, nb::handle changing) {
     store::CopyChoice choice = copy_choice_of(copy);
     std::shared_ptr<CheckpointStore> store = self.writable();
     Saver& saver = self.saver;
     saver.raise_failure(step_name(step));
-    SaveOptions options{.step = step, .pinned = pinned, .metadata = metadata_of(metadata)};
-    MadeJob made = job_of(object, other, true);
+    SaveOptions options{.step = step,
+                        .pinned = pinned,
+                        .metadata = metadata_of(metadata),
+                        .changing = changing_of(changing)};
+    MadeJob made = job_of(object, other, true, options.changing);
     choice.streams = made.streams;
     const store::StagedSave staged = stage_job(saver, made, choice);
+    options.look = store::look_later(made.job->state, options.changing, std::move(made.look));
     const auto info = std::make_shared<std::optional<CheckpointInfo>>();
     auto work = [job = std::move(made.job), store = std::move(store), info, after = staged.after,
                  options = std::move(options)](store::PendingSave& pending) mutable {
@@ -284,6 +239,13 @@ nb::list checkpoint_problems(const CheckpointObject& self, nb::handle progress) 
         out.append(nb::make_tuple(path_object(p.path), p.tensor, offset, path_object(p.message)));
     }
     return out;
+}
+
+void save_checkpoint(const CheckpointObject& self, nb::handle to, nb::handle metadata,
+                     std::uint64_t shard_bytes, nb::handle progress, bool sync) {
+    TensorStream stream = penstock::stream_of(*self.checkpoint);
+    stream.metadata = word_pairs_of(metadata, "metadata");
+    save_stream(to, stream, progress, {.shard_bytes = shard_bytes, .sync = sync});
 }
 
 // Each of them is given to `passed_over`: (path, why).
@@ -395,33 +357,39 @@ void bind_checkpoint_info(nb::module_& parent) {
 
 void bind_store(nb::module_& m) {
     nb::class_<StoreObject>(m, "Store")
+        .def("__reduce__", [](nb::handle) { cannot_pickle("CheckpointStore", "its folders"); })
         .def(
             "__init__",
             [](StoreObject* self, nb::handle folders, std::uint32_t keep, std::uint32_t keep_every,
-               std::uint32_t keep_best, nb::handle metric, bool greater_is_better,
-               std::uint64_t shard_bytes, bool checksums, bool incremental,
-               std::uint64_t host_memory, std::uint32_t lock_wait_ms, nb::handle cache) {
+               std::uint64_t keep_every_steps, std::uint32_t keep_best, nb::handle metric,
+               bool greater_is_better, std::uint64_t shard_bytes, bool checksums, bool incremental,
+               bool read_back, std::uint64_t host_memory, std::uint32_t lock_wait_ms,
+               nb::handle cache) {
                 StoreOptions options;
                 options.keep = keep;
                 options.keep_every = keep_every;
+                options.keep_every_steps = keep_every_steps;
                 options.keep_best = keep_best;
                 options.metric = {word_of(metric, "metric"), greater_is_better};
                 options.shard_bytes = shard_bytes;
                 options.checksums = checksums;
                 options.incremental = incremental;
+                options.read_back = read_back;
                 options.lock_wait_ms = lock_wait_ms;
                 options.cache = cache_policy_of(cache);
                 new (self) StoreObject(paths_of(folders), options, host_memory);
             },
-            nb::arg("folders"), nb::arg("keep"), nb::arg("keep_every"), nb::arg("keep_best"),
-            nb::arg("metric"), nb::arg("greater_is_better"), nb::arg("shard_bytes"),
-            nb::arg("checksums"), nb::arg("incremental"), nb::arg("host_memory"),
-            nb::arg("lock_wait_ms"), nb::arg("cache").none())
+            nb::arg("folders"), nb::arg("keep"), nb::arg("keep_every"), nb::arg("keep_every_steps"),
+            nb::arg("keep_best"), nb::arg("metric"), nb::arg("greater_is_better"),
+            nb::arg("shard_bytes"), nb::arg("checksums"), nb::arg("incremental"),
+            nb::arg("read_back"), nb::arg("host_memory"), nb::arg("lock_wait_ms"),
+            nb::arg("cache").none())
         .def("save", save_to_store, nb::arg("state").none(), nb::arg("step"), nb::arg("pinned"),
-             nb::arg("metadata"), nb::arg("default").none(), nb::arg("progress").none())
+             nb::arg("metadata"), nb::arg("default").none(), nb::arg("progress").none(),
+             nb::arg("changing") = "raise")
         .def("save_async", save_to_store_async, nb::arg("state").none(), nb::arg("step"),
              nb::arg("pinned"), nb::arg("metadata"), nb::arg("default").none(), nb::arg("copy"),
-             nb::arg("progress").none())
+             nb::arg("progress").none(), nb::arg("changing") = "raise")
         .def("latest", latest_of_store, nb::arg("passed_over"))
         .def("open_newest", open_newest_of_store, nb::arg("step").none(), nb::arg("use"),
              nb::arg("passed_over"))
@@ -436,14 +404,17 @@ void bind_store(nb::module_& m) {
                  return list_of(std::move(found));
              })
         .def("best",
-             [](StoreObject& self, nb::handle metric, bool greater_is_better, std::size_t count) {
+             [](StoreObject& self, nb::handle metric, bool greater_is_better, std::size_t count,
+                nb::handle passed_over) {
                  const auto store = self.open();
                  const Metric wanted{word_of(metric, "metric"), greater_is_better};
                  std::vector<CheckpointInfo> found;
+                 std::vector<CheckpointInfo> skipped;
                  {
                      const nb::gil_scoped_release nogil;
-                     found = store->best(wanted, count);
+                     found = store->best(wanted, count, &skipped);
                  }
+                 report(skipped, passed_over);
                  return list_of(std::move(found));
              })
         .def("open",
@@ -485,14 +456,19 @@ void bind_store(nb::module_& m) {
         .def("wait",
              [](StoreObject& self, double timeout_s) { return self.saver.wait_idle(timeout_s); })
         .def("in_flight", [](StoreObject& self) { return self.saver.queue().in_flight(); })
-        .def("raise_failure", [](StoreObject& self) { self.saver.raise_failure("the next save"); })
+        .def("raise_failure", [](StoreObject& self) { self.saver.raise_failure({}); })
         .def("host_memory",
              [](StoreObject& self) {
                  store::Staging& staging = self.saver.staging();
                  return nb::make_tuple(staging.budget_bytes(), staging.used_bytes(),
                                        staging.kept_bytes());
              })
-        .def("close", &StoreObject::close);
+        .def(
+            "close",
+            [](StoreObject& self, bool raise) {
+                self.close(raise ? Saver::Failures::kRaise : Saver::Failures::kWarn);
+            },
+            nb::arg("raise_errors"));
 }
 
 }  // namespace
@@ -539,13 +515,13 @@ void bind_checkpoint(nb::module_& parent) {
             nb::arg("to"), "See set_types() in state/subtree.hpp.")
         .def(
             "objects",
-            [](const SkeletonObject& s, nb::handle storages, nb::handle unpickle) {
-                return objects_of(s.skeleton.tree, storages, unpickle);
-            },
-            nb::arg("storages"), nb::arg("unpickle"))
+            [](const SkeletonObject& s, nb::handle storages, bool pickle, nb::handle path,
+               bool data) { return objects_of(s.skeleton.tree, storages, pickle, path, data); },
+            nb::arg("storages"), nb::arg("pickle"), nb::arg("path"), nb::arg("data") = true)
         .def("pickled",
              [](const SkeletonObject& s) { return format::pickled_places(s.skeleton.tree); });
     nb::class_<CheckpointObject>(m, "Checkpoint")
+        .def("__reduce__", [](nb::handle) { cannot_pickle("Checkpoint", "its path"); })
         .def(nb::init<nb::handle, nb::handle>(), nb::arg("path"), nb::arg("cache").none())
         .def_prop_ro("info", [](const CheckpointObject& c) { return c.checkpoint->info(); })
         .def("tensors",
@@ -564,6 +540,8 @@ void bind_checkpoint(nb::module_& parent) {
                      state::skeleton_of(c.checkpoint->structure(), c.checkpoint->tensors())};
              })
         .def("read", read_tensors, nb::arg("rows"), nb::arg("verify"), nb::arg("progress").none())
+        .def("save", save_checkpoint, nb::arg("path"), nb::arg("metadata"), nb::arg("shard_bytes"),
+             nb::arg("progress").none(), nb::arg("sync"))
         .def("verify", checkpoint_problems, nb::arg("progress").none())
         .def("close", [](CheckpointObject& c) {
             const nb::gil_scoped_release nogil;

@@ -135,4 +135,10 @@ void bind_errors(nb::module_& m) {
         "The nearest name, or nothing; private.");
 }
 
+void warn_of(const std::string& text) {
+    if (!text.empty()) {
+        nb::module_::import_("penstock._log").attr("warn")(path_object(text));
+    }
+}
+
 }  // namespace penstock::python

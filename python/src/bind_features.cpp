@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What python/penstock/features stands on: feature files, written and open for gathers.
 #include "arguments.hpp"
+#include "base/raise.hpp"
+#include "base/result.hpp"
 #include "bind.hpp"
 #include "borrowed_memory.hpp"
 #include "engine_object.hpp"
 #include "file_object.hpp"
+#include "format/fault.hpp"
 #include "format/torch_types.hpp"
 #include "future_object.hpp"
 #include "names.hpp"
@@ -18,6 +21,7 @@
 
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -81,9 +85,25 @@ nb::dict file_dict(const FeatureFile& file) {
     return out;
 }
 
+// Refuses what no number of a row can be as the store refuses a number past the last row.
+RowNumbers ids_of(nb::handle ids, const FeatureStore& store, std::uint32_t table,
+                  const char* operation) {
+    return {ids, "ids", [&](std::size_t index, const std::string& number) {
+                const FeatureTable& its = store.tables().at(table);
+                const std::string last =
+                    std::to_string(its.rows - std::min<std::uint64_t>(its.rows, 1));
+                base::raise(
+                    base::error(ErrorCode::kInvalidArgument, operation,
+                                "ids[" + std::to_string(index) + "]: table " +
+                                    format::shown(its.name) + " has no row " + number + "; " +
+                                    (its.rows == 0 ? "it has no rows" : "expected 0 to " + last),
+                                store.file().path));
+            }};
+}
+
 // Rows of tables that a call asks for, and the objects that have their memory.
 struct GatherArguments {
-    GatherArguments(nb::handle rows, nb::handle stream) {
+    GatherArguments(const FeatureStore& store, nb::handle rows, nb::handle stream) {
         const std::optional<StreamHandle> given = stream_of(stream);
         options.stream = given;
         const std::size_t count = nb::len(rows);
@@ -105,9 +125,9 @@ struct GatherArguments {
                 wait_for_streams({&memory.stream, 1});
             }
             keeps.push_back(std::move(memory.keep));
-            numbers.emplace_back(ids, "ids");
-            requests.push_back({static_cast<std::uint32_t>(nb::cast<std::uint64_t>(row[0])),
-                                numbers.back().values(), memory.memory()});
+            const auto table = static_cast<std::uint32_t>(nb::cast<std::uint64_t>(row[0]));
+            numbers.push_back(ids_of(ids, store, table, "gather"));
+            requests.push_back({table, numbers.back().values(), memory.memory()});
         }
     }
 
@@ -164,6 +184,7 @@ public:
             raise_value("eventfd: this is no descriptor of an eventfd; give os.eventfd(0)");
         }
     }
+    [[nodiscard]] bool works_at_end() const override { return true; }
     [[nodiscard]] std::string name() const override { return "the gather"; }
 
 private:
@@ -181,6 +202,8 @@ private:
     nb::object result_;
 };
 
+constexpr std::uint64_t kRamMax = FeatureStoreOptions::kRamIfSmall - 1;
+
 struct FeatureStoreObject {
     std::optional<FeatureStore> store;
 };
@@ -192,7 +215,8 @@ void open_store(FeatureStoreObject& self, nb::handle path, nb::handle ram, nb::h
     options.verify = verify;
     options.device_bytes = size_of(device_memory, "device_memory", "bytes");
     options.device = device;
-    options.ram_bytes = size_of(ram, "ram", "bytes");
+    options.ram_bytes =
+        ram.is_none() ? FeatureStoreOptions::kRamIfSmall : size_of(ram, "ram", "bytes", kRamMax);
     options.policy = row_policy(word_of(policy, "policy"));
     for (const nb::handle rows : nb::iter(hot)) {
         const RowNumbers ids(nb::object(rows[1]), "hot");
@@ -208,14 +232,14 @@ void open_store(FeatureStoreObject& self, nb::handle path, nb::handle ram, nb::h
 }
 
 bool hint_rows(FeatureStoreObject& self, std::uint32_t table, nb::handle ids) {
-    const RowNumbers numbers(ids, "ids");
+    const RowNumbers numbers = ids_of(ids, *self.store, table, "hint");
     const nb::gil_scoped_release nogil;
     return self.store->hint(table, numbers.values());
 }
 
 void gather_now(FeatureStoreObject& self, nb::handle rows, nb::handle stream) {
     sweep_orphans();
-    const GatherArguments arguments(rows, stream);
+    const GatherArguments arguments(*self.store, rows, stream);
     FeatureGather gather;
     {
         const nb::gil_scoped_release nogil;
@@ -241,7 +265,7 @@ nb::object gather_later(FeatureStoreObject& self, nb::handle rows, nb::handle re
                         nb::handle stream) {
     sweep_orphans();
     HeldPtr held(new Held{});
-    GatherArguments arguments(rows, stream);
+    GatherArguments arguments(*self.store, rows, stream);
     held->keeps = std::move(arguments.keeps);
     FeatureGather gather;
     {
@@ -316,7 +340,7 @@ void bind_feature_store(nb::module_& m) {
                     throw;
                 }
             },
-            nb::arg("path"), nb::arg("ram"), nb::arg("policy").none(), nb::arg("hot"),
+            nb::arg("path"), nb::arg("ram").none(), nb::arg("policy").none(), nb::arg("hot"),
             nb::arg("device_memory"), nb::arg("device"), nb::arg("verify"),
             nb::arg("progress").none())
         .def("gather", gather_now, nb::arg("rows"), nb::arg("stream").none(),
@@ -330,6 +354,7 @@ void bind_feature_store(nb::module_& m) {
         .def("drop_hints", [](FeatureStoreObject& self) { self.store->drop_hints(); })
         .def("file", [](const FeatureStoreObject& self) { return file_dict(self.store->file()); })
         .def("stats", stats_dict)
+        .def("describe", [](const FeatureStoreObject& self) { return self.store->describe(); })
         .def("close", [](FeatureStoreObject& self) { self.store->close(); });
     nb::class_<GatherObject, FutureObject>(m, "FeatureGather", nb::is_generic(),
                                            nb::sig("class FeatureGather(Future[T])"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of formats for penstock/_state.py: made of objects, written by the engine; read, and
-// made into objects. Private: what users see is save(), load() and inspect().
+// Files of formats for penstock/_load.py: read, and made into objects. Private: what users see is
+// load() and inspect().
 #include "arguments.hpp"
 #include "base/raise.hpp"
 #include "bind.hpp"
@@ -9,22 +9,25 @@
 #include "file_image_object.hpp"
 #include "file_object.hpp"
 #include "fill_targets.hpp"
-#include "format/pickled.hpp"
+#include "format/pickle/pickled.hpp"
 #include "format/safetensors.hpp"
 #include "format/torch_types.hpp"
+#include "format/unread.hpp"
 #include "fresh_object.hpp"
 #include "names.hpp"
 #include "progress.hpp"
 #include "request.hpp"
 #include "state.hpp"
 #include "state/file_writer.hpp"
-#include "state/piece_sums.hpp"
+#include "state/image_sums.hpp"
 #include "state/replace.hpp"
 #include "state/selection.hpp"
 #include "state/tensor_reader.hpp"
 #include "state/write_plan.hpp"
 #include "stream/host_windows.hpp"
 #include "streams.hpp"
+#include "tensor_stream.hpp"
+#include "unread.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -38,88 +41,9 @@ namespace penstock::python {
 
 namespace {
 
-constexpr std::uint64_t kWriteBytes = 16 * base::kMiB;
-
 std::span<const std::byte> span_of(const nb::bytes& bytes) {
     return std::as_bytes(std::span(bytes.c_str(), bytes.size()));
 }
-
-void save(FileImageObject& self, nb::handle to, nb::handle progress, bool sync) {
-    const std::string path = path_bytes(to, "path", "");
-    const std::shared_ptr<Engine> engine = opened(default_engine());
-    run_with_progress(progress, [&](const Progress& report) {
-        wait_for_streams(self.streams);
-        state::save_file(*engine, FileSystem::local(), path, self.image, report, sync);
-    });
-}
-
-void save_index(nb::handle to, nb::handle tensors, nb::handle metadata, std::uint64_t shard_bytes,
-                nb::handle progress, bool sync) {
-    const std::string path = path_bytes(to, "path", "");
-    GivenTensors rows = rows_of(tensors, metadata);
-    const std::shared_ptr<Engine> engine = opened(default_engine());
-    run_with_progress(progress, [&](const Progress& report) {
-        wait_for_streams(rows.streams);
-        state::save_index(*engine, FileSystem::local(), path, std::move(rows.named),
-                          {.shard_bytes = shard_bytes, .sync = sync, .progress = report});
-    });
-}
-
-// In the order of the file, to a Python function: for whatever is not a file of the system.
-void write_to(FileImageObject& self, nb::handle write, nb::handle progress) {
-    const std::uint64_t total = self.image.file().total_bytes();
-    {
-        const nb::gil_scoped_release nogil;
-        wait_for_streams(self.streams);
-        state::PieceSums sums(self.image);
-        for (const std::size_t payload : self.image.sums_in({0, total})) {
-            while (!sums.await(payload, kSignalSlice)) {
-            }
-            self.image.set_sums(payload, sums.of(payload));
-        }
-    }
-    stream::HostWindows windows;
-    for (const auto range : format::cut_ranges(total, base::kPageBytes, kWriteBytes)) {
-        for (const Extent& extent : state::extents_of(self.image, range)) {
-            windows.with(extent.memory, [&](std::span<const std::byte> bytes) {
-                auto* const begin = reinterpret_cast<char*>(const_cast<std::byte*>(bytes.data()));
-                const nb::object view = checked(PyMemoryView_FromMemory(
-                    begin, static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ));
-                write(view);
-                view.attr("release")();  // nobody keeps a share of memory that is not Python's
-            });
-        }
-        if (!progress.is_none()) {
-            progress(range.end, total);
-        }
-    }
-}
-
-// A file that the caller writes, by the name of its temporary file.
-class ReplacementObject {
-public:
-    explicit ReplacementObject(nb::handle path)
-        : replacement_(std::in_place, FileSystem::local(), path_bytes(path, "path", "")) {}
-    [[nodiscard]] const state::Replacement& get() const {
-        if (!replacement_) {
-            raise_value("the file is closed");
-        }
-        return *replacement_;
-    }
-    void commit() {
-        static_cast<void>(get());
-        const nb::gil_scoped_release nogil;
-        replacement_->commit();
-        replacement_.reset();
-    }
-    void give_up() {
-        const nb::gil_scoped_release nogil;
-        replacement_.reset();
-    }
-
-private:
-    std::optional<state::Replacement> replacement_;
-};
 
 struct TensorFileObject {
     nb::object bytes;  ///< what is read, where it is in memory
@@ -258,10 +182,13 @@ nb::list rows_of(const state::TensorReader& reader, const Choice& choice) {
 }
 
 // `from`: None (the file that the path names), a descriptor, or bytes. `begin`: of the file; None:
-// 0, and the path names the descriptor's file. `as_wanted`, `one`: see Choice. (file, kind, rows,
+// 0, and the path names the descriptor's file. `as_wanted`, `one`: see Choice. `unread`: "raise"
+// refuses a state with objects that are not read, "keep" does not. (file, kind, rows,
 // whether it is a part of the state, in which the names that were wanted mean nothing any more).
 nb::tuple open_tensors(nb::handle from, nb::handle path, nb::handle begin, nb::handle by,
-                       nb::handle wanted, bool as_wanted, bool one, nb::handle cache) {
+                       nb::handle wanted, bool as_wanted, bool one, nb::handle cache,
+                       nb::handle unread) {
+    const bool keep = keeps_unread(unread);
     const std::string name = path_bytes(path, "path", "");
     const CachePolicy policy = cache_policy_of(cache);
     Choice choice(wanted, as_wanted, one);
@@ -272,9 +199,16 @@ nb::tuple open_tensors(nb::handle from, nb::handle path, nb::handle begin, nb::h
         const std::uint64_t first = begin.is_none() ? 0 : nb::cast<std::uint64_t>(begin);
         self.reader = reader_of(from, name, begin.is_none(), first, choice.chooser());
         is_part = choice.cut(*self.reader) || choice.prefix() != 0;
+        if (!keep && (is_part || wanted.is_none()) && self.reader->torch_file() != nullptr) {
+            refuse_unread(self.reader->torch_file()->tree, path);
+        }
     } catch (const Error& error) {
         choice.raise_lacking(name);
         raise_of_opening(error, name, word_of(by, "verb"));
+    }
+    const std::string note = self.reader->note(false);
+    if (!note.empty() && PyErr_WarnEx(PyExc_RuntimeWarning, note.c_str(), 1) != 0) {
+        throw nb::python_error();
     }
     const char* const kind = self.reader->torch_file() != nullptr ? "pt"
                              : self.reader->is_index()            ? "index"
@@ -294,13 +228,20 @@ nb::list tensors_of(const TensorFileObject& self) {
     return out;
 }
 
-std::vector<std::string> pickled_in(const TensorFileObject& self) {
+template <auto kPlaces>
+std::vector<std::string> places_in(const TensorFileObject& self) {
     const auto* const torch = self.reader->torch_file();
-    return torch == nullptr ? std::vector<std::string>() : format::pickled_places(torch->tree);
+    return torch == nullptr ? std::vector<std::string>() : kPlaces(torch->tree);
 }
 
 // (shard, offset in the file) of each item.
 nb::list places_of(const TensorFileObject& self) {
+    if (self.reader->is_swapped()) {
+        base::raise(base::error(ErrorCode::kUnsupported, "load",
+                                "mmap: a big-endian machine saved it, and its numbers are turned "
+                                "in memory; load it without mmap=True",
+                                self.reader->file(0).path));
+    }
     nb::list out;
     for (std::size_t i = 0; i < self.reader->items().size(); ++i) {
         out.append(nb::make_tuple(path_object(std::string(self.reader->shard(i))),
@@ -460,22 +401,17 @@ nb::list type_names(const std::vector<std::optional<ElementType>>& types) {
 
 void bind_format(nb::module_& parent) {
     nb::module_ m = parent.def_submodule("_format", "Formats of checkpoints; private.");
-    nb::class_<FileImageObject>(m, "FileImage")
-        .def_prop_ro("total_bytes",
-                     [](const FileImageObject& f) { return f.image.file().total_bytes(); })
-        .def("save", save, nb::arg("path"), nb::arg("progress").none() = nb::none(),
-             nb::arg("sync") = true,
-             "Puts it under a path, whole, atomic and, with sync, durable. progress: (done, total) "
-             "in bytes.")
-        .def("write_to", write_to, nb::arg("write"), nb::arg("progress").none() = nb::none());
+    bind_saves(m);
     nb::class_<TensorFileObject>(m, "TensorFile")
         .def(
             "objects",
-            [](const TensorFileObject& f, nb::handle storages, nb::handle unpickle) {
-                return objects_of(f.reader->torch_file()->tree, storages, unpickle);
+            [](const TensorFileObject& f, nb::handle storages, bool pickle, nb::handle path,
+               bool data) {
+                return objects_of(f.reader->torch_file()->tree, storages, pickle, path, data);
             },
-            nb::arg("storages"), nb::arg("unpickle"))
-        .def("pickled", pickled_in)
+            nb::arg("storages"), nb::arg("pickle"), nb::arg("path"), nb::arg("data") = true)
+        .def("pickled", places_in<format::pickled_places>)
+        .def("unread", places_in<format::unread_places>)
         .def(
             "set_types",
             [](TensorFileObject& f, nb::handle to) {
@@ -484,6 +420,14 @@ void bind_format(nb::module_& parent) {
             nb::arg("to"), "Of a .pt: see set_types() in state/subtree.hpp.")
         .def("tensors", tensors_of)
         .def("places", places_of, "(shard, offset in the file) of each item.")
+        .def_prop_ro(
+            "end",
+            [](const TensorFileObject& f) -> nb::object {
+                const auto* const torch = f.reader->torch_file();
+                return torch == nullptr ? nb::object(nb::none())
+                                        : nb::object(nb::int_(f.reader->begin() + torch->bytes));
+            },
+            "Of a .pt: where it ends in the file; others may follow. None: at the file's end.")
         .def("read", read_parts, nb::arg("parts").none(), nb::arg("progress").none())
         .def("fill", fill, nb::arg("items"), nb::arg("views"), nb::arg("tensors"), nb::arg("names"),
              nb::arg("begins"), nb::arg("progress").none())
@@ -496,7 +440,7 @@ void bind_format(nb::module_& parent) {
             nb::arg("by_name"));
     m.def("open_tensors", open_tensors, nb::arg("file").none(), nb::arg("path"),
           nb::arg("begin").none(), nb::arg("verb"), nb::arg("wanted").none(), nb::arg("as_wanted"),
-          nb::arg("one"), nb::arg("cache").none());
+          nb::arg("one"), nb::arg("cache").none(), nb::arg("unread"));
     nb::class_<FreshObject>(m, "FreshMemory")
         .def(nb::init<nb::handle>(), nb::arg("stretches"),
              "stretches: (offset in the file, bytes) each.")
@@ -509,16 +453,18 @@ void bind_format(nb::module_& parent) {
             nb::arg("stretch"));
     m.def(
         "torch_types",
-        [] {
+        [](bool all) {
             nb::list out;
             for (const auto& row : format::kTorchTypes) {
-                if (row.in_safetensors && row.bits % 8 == 0) {
+                if ((all || row.in_safetensors) && row.torch[0] != 0 && row.bits % 8 == 0) {
                     out.append(nb::make_tuple(std::string(row.name), row.torch));
                 }
             }
             return out;
         },
-        "(name in safetensors, in torch) each; whose elements are whole bytes");
+        nb::arg("all") = false,
+        "(our name, name in torch) of those that safetensors has, or of all; whose elements are "
+        "whole bytes");
     m.def("select", select, nb::arg("names"), nb::arg("wanted"), nb::arg("path"));
     m.def(
         "lacking",
@@ -538,22 +484,10 @@ void bind_format(nb::module_& parent) {
     m.def("fill_rows", fill_rows, nb::arg("views"), nb::arg("targets"), nb::arg("stored"),
           nb::arg("everybody"));
     m.def("refuse_unfit", refuse_unfit, nb::arg("names"), nb::arg("tensors"), nb::arg("kin"));
-    m.def("image_of_state", image_of_state, nb::arg("object").none(), nb::arg("folder"),
-          nb::arg("default").none());
     m.def(
         "parse_size",
         [](nb::handle size, nb::handle argument) { return size_of(size, text(argument), "bytes"); },
         nb::arg("size").none(), nb::arg("argument"), "Bytes; also of words.");
-    m.def("image_of_tensors", image_of_tensors, nb::arg("tensors"), nb::arg("metadata"),
-          nb::arg("checksums") = true);
-    m.def("save_index", save_index, nb::arg("path"), nb::arg("tensors"), nb::arg("metadata"),
-          nb::arg("shard_bytes"), nb::arg("progress").none(), nb::arg("sync") = true);
-    nb::class_<ReplacementObject>(m, "Replacement")
-        .def(nb::init<nb::handle>(), nb::arg("path"))
-        .def_prop_ro("temporary",
-                     [](const ReplacementObject& r) { return path_object(r.get().temporary()); })
-        .def("commit", &ReplacementObject::commit)
-        .def("give_up", &ReplacementObject::give_up);
 }
 
 }  // namespace penstock::python

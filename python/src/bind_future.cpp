@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arguments.hpp"
+#include "base/eventfd.hpp"
 #include "bind.hpp"
 #include "errors.hpp"
 #include "future_object.hpp"
@@ -51,6 +52,20 @@ bool cancel(FutureObject& self) {
     return runs;
 }
 
+int eventfd_of(nb::handle eventfd) {
+    return static_cast<int>(count_of(eventfd, "eventfd", "a descriptor", INT_MAX));
+}
+
+void notify(nb::handle self, nb::handle eventfd) {
+    FutureObject& future = *nb::inst_ptr<FutureObject>(self);
+    const int descriptor = eventfd_of(eventfd);
+    if (future.works_at_end() && base::is_eventfd(descriptor)) {
+        nb::module_::import_("penstock._futures").attr("notify_when_done")(self, descriptor);
+    } else {
+        future.notify(descriptor);
+    }
+}
+
 nb::object coroutine_of(nb::handle self) {
     return nb::module_::import_("penstock._futures").attr("result")(self);
 }
@@ -94,22 +109,29 @@ void bind_future(nb::module_& m) {
             "once, on this one, where it\n"
             "is over. What fn raises goes to the logger \"penstock\". The child of a fork calls "
             "none of its parent's.")
-        .def(
-            "notify",
-            [](FutureObject& self, nb::handle eventfd) {
-                self.notify(
-                    static_cast<int>(count_of(eventfd, "eventfd", "a descriptor", INT_MAX)));
-            },
-            nb::arg("eventfd").none(), nb::sig("def notify(self, eventfd: int) -> None"),
-            "Adds 1 to an eventfd when it is over (at once when it is). You may close the "
-            "descriptor before;\nValueError when it is not an eventfd's.")
+        .def("notify", notify, nb::arg("eventfd").none(),
+             nb::sig("def notify(self, eventfd: int) -> None"),
+             "Adds 1 to an eventfd when it is over (at once when it is). You may close the "
+             "descriptor before;\nValueError when it is not an eventfd's.")
         .def(
             "coroutine", coroutine_of,
             nb::sig("def coroutine(self) -> collections.abc.Coroutine[typing.Any, typing.Any, T]"),
             "A coroutine that waits for it, for asyncio.create_task() and TaskGroup.create_task().")
         .def(
+            "__reduce__",
+            [](nb::handle self) {
+                const auto name = nb::borrow<nb::str>(self.type().attr("__name__"));
+                cannot_pickle(name.c_str(), "its arguments");
+            },
+            nb::sig("def __reduce__(self) -> str"))
+        .def(
             "__await__", [](nb::handle self) { return coroutine_of(self).attr("__await__")(); },
             nb::sig("def __await__(self) -> collections.abc.Generator[typing.Any, None, T]"));
+    m.def(
+        "wake",
+        [](FutureObject& future, nb::handle eventfd) { future.notify(eventfd_of(eventfd)); },
+        nb::arg("future"), nb::arg("eventfd"),
+        "notify(), for who asks done() next: it does what is left to do at the end.");
 }
 
 }  // namespace penstock::python

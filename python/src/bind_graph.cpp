@@ -40,10 +40,20 @@ struct BorrowedIndices {
     std::shared_ptr<const void> keep;
 };
 
+// Refuses several dimensions, which would be read as one long row.
+void check_flat(nb::handle object, const char* argument) {
+    if (!nb::hasattr(object, "ndim") || nb::cast<std::int64_t>(object.attr("ndim")) == 1) {
+        return;
+    }
+    raise_value(std::string(argument) + ": expected one dimension, got the shape " +
+                text(nb::str(object.attr("shape"))));
+}
+
 BorrowedIndices indices_of(nb::handle object, const char* argument) {
     if (object.is_none()) {
         return {};
     }
+    check_flat(object, argument);
     if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
         const auto own = std::make_shared<std::vector<std::uint64_t>>(
             counts_of(object, argument, "numbers of nodes"));

@@ -7,6 +7,7 @@
 #include "file_object.hpp"
 #include "names.hpp"
 #include "progress.hpp"
+#include "state/model_folder.hpp"
 #include "weight_arguments.hpp"
 
 #include <penstock/expert_stream.hpp>
@@ -446,6 +447,14 @@ void bind_weights(nb::module_& m) {
             return path_object(found);
         },
         nb::arg("name"), "Private.", nb::sig("def find_hub_model(name: str) -> str"));
+    m.def(
+        "model_file",
+        [](nb::handle folder) {
+            const std::string path = path_bytes(folder, "folder", "");
+            const auto found = state::model_file(FileSystem::local(), {&path, 1});
+            return found ? path_object(*found) : nb::none();
+        },
+        nb::arg("folder"), "Private.", nb::sig("def model_file(folder: typing.Any) -> str | None"));
     m.def("weight_tensors", tensors_in, nb::arg("paths"),
           nb::sig("def weight_tensors(paths: typing.Any) -> list[typing.Any]"), "Private.");
 }

@@ -135,6 +135,10 @@ BorrowedMemory borrow_torch(nb::handle tensor, const std::string& argument, cons
     memory.keep.share = call(tensor, storage);
     const std::uint64_t begin = number(call(memory.keep.share, data_ptr));
     const std::uint64_t storage_bytes = number(call(memory.keep.share, nbytes));
+    if (begin == 0 && memory.bytes != 0 && storage_bytes >= memory.bytes) {
+        raise_value(argument + ": this " + type_text(tensor) +
+                    " has no data; give a tensor that has");
+    }
     if (memory.bytes != 0 && (address < begin || address - begin > storage_bytes ||
                               storage_bytes - (address - begin) < memory.bytes)) {
         raise_value(argument + ": this " + type_text(tensor) + " of " +

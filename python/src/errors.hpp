@@ -16,5 +16,8 @@ namespace penstock::python {
 void set_python_error(const Error& error);
 /// The exception of Python, if it is a penstock.Error about a file. With the GIL.
 [[nodiscard]] std::optional<Error> about_a_file(const nb::python_error& raised);
+/// Makes a text a RuntimeWarning, whose place is the caller of Penstock; nothing where it is empty.
+/// With the GIL.
+void warn_of(const std::string& text);
 
 }  // namespace penstock::python

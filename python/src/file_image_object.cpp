@@ -23,6 +23,15 @@ std::vector<state::FileImage::Payload> spans_of(const std::vector<StorageMemory>
     return out;
 }
 
+std::vector<bool> copies_of(const std::vector<StorageMemory>& memory) {
+    std::vector<bool> out;
+    out.reserve(memory.size());
+    for (const StorageMemory& m : memory) {
+        out.push_back(m.copied);
+    }
+    return out;
+}
+
 // Names the module in which the running NumPy has its functions.
 format::PickleOptions pickle_options(const format::ValueTree& tree) {
     format::PickleOptions options;
@@ -60,8 +69,11 @@ FileImageObject image_of_state(nb::handle object, nb::handle folder, nb::handle 
     const format::PickleOptions options = pickle_options(state.tree);
     std::vector<StreamHandle> streams = streams_of(state.storages);
     const nb::gil_scoped_release nogil;
-    return {state::FileImage::torch_zip(state.tree, name, std::move(spans), options),
-            std::move(state.storages), std::move(streams)};
+    FileImageObject made{
+        state::FileImage::torch_zip(std::move(state.tree), name, std::move(spans), options),
+        std::move(state.storages), std::move(streams)};
+    made.image.set_copies(copies_of(made.payloads));
+    return made;
 }
 
 GivenTensors rows_of(nb::handle tensors, nb::handle metadata) {
@@ -85,12 +97,18 @@ GivenTensors rows_of(nb::handle tensors, nb::handle metadata) {
         if (truth(nb::getattr(row[4], "is_cuda", nb::bool_(false))) &&
             !place_on_gpu(memory, reinterpret_cast<std::uintptr_t>(memory.data))) {
             memory.keep = row[4].attr("cpu")();
+            memory.copied = true;
             memory.data = reinterpret_cast<std::byte*>(
                 nb::cast<std::uintptr_t>(memory.keep.attr("data_ptr")()));
+        }
+        if (!memory.copied && nb::hasattr(row[4], "untyped_storage")) {
+            memory.belongs_to(nb::object(row[4].attr("untyped_storage")()));
+            memory.holds(row[4]);
         }
         out.named.tensors.push_back(std::move(t));
     }
     out.named.payloads = spans_of(out.memory);
+    out.named.copies = copies_of(out.memory);
     out.streams = streams_of(out.memory);
     out.named.metadata = word_pairs_of(metadata, "metadata");
     return out;
@@ -99,10 +117,12 @@ GivenTensors rows_of(nb::handle tensors, nb::handle metadata) {
 FileImageObject image_of_tensors(nb::handle tensors, nb::handle metadata, bool checksums) {
     GivenTensors rows = rows_of(tensors, metadata);
     const nb::gil_scoped_release nogil;
-    return {
+    FileImageObject made{
         state::FileImage::safetensors(std::move(rows.named.tensors), std::move(rows.named.metadata),
                                       std::move(rows.named.payloads), checksums),
         std::move(rows.memory), std::move(rows.streams)};
+    made.image.set_copies(std::move(rows.named.copies));
+    return made;
 }
 
 }  // namespace penstock::python

@@ -89,6 +89,10 @@ void refuse_past_storage(nb::handle tensor, const std::string& what) {
     for (const auto& dimension : dimensions_of(tensor, used)) {
         used += (dimension.extent - 1) * dimension.step_bytes;
     }
+    if (begin == 0 && bytes >= used) {  // of torch's FakeTensorMode
+        raise_value(what + " is a " + type_text(tensor) +
+                    ", which has no data; give a tensor that has");
+    }
     if (first == 0 || first < begin || first - begin > bytes || bytes - (first - begin) < used) {
         raise_value(what + " reaches past its storage, which has " + std::to_string(bytes) +
                     " bytes (it was resized or freed); give a tensor whose memory is there");
@@ -185,6 +189,35 @@ void refuse_unfit(const nb::list& names, const nb::list& tensors, const nb::list
                     " share memory, and in what is loaded they do not: one would get the values of "
                     "the other; give them memory of their own; nothing was read");
     }
+}
+
+nb::list sharing(const nb::list& tensors) {
+    static const Name data_ptr("data_ptr");
+    static const Name device("device");
+    static const Name element_size("element_size");
+    static const Name numel("numel");
+    std::map<std::string, std::uint64_t> devices;
+    std::vector<state::ElementLayout> layouts;
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < nb::len(tensors); ++i) {
+        const nb::handle tensor = tensors[i];
+        if (number(call(tensor, numel)) == 0) {
+            continue;
+        }
+        state::ElementLayout layout;
+        layout.begin = number(call(tensor, data_ptr));
+        layout.element_bytes = number(call(tensor, element_size));
+        layout.dimensions = dimensions_of(tensor, layout.element_bytes);
+        layout.kin = i;
+        layout.space = devices.try_emplace(text(get(tensor, device)), devices.size()).first->second;
+        layouts.push_back(std::move(layout));
+        places.push_back(i);
+    }
+    nb::list out;
+    for (const std::size_t i : state::find_sharing(layouts)) {
+        out.append(places[i]);
+    }
+    return out;
 }
 
 }  // namespace penstock::python

@@ -33,6 +33,8 @@ void refuse_past_storage(nb::handle tensor, const std::string& what);
 /// of a GPU that the driver does not know.
 [[nodiscard]] Memory memory_of(nb::handle tensor, std::uint64_t address, std::uint64_t bytes,
                                nb::handle name);
+/// The numbers of tensors that share memory with others of the list.
+[[nodiscard]] nb::list sharing(const nb::list& tensors);
 /// Whether it is on the host, or on a GPU that is reached.
 [[nodiscard]] bool is_reached(nb::handle tensor);
 /// The bytes of its storage that a tensor covers, from its first element to its last: where they

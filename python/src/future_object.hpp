@@ -30,6 +30,9 @@ public:
     [[nodiscard]] virtual nb::object value() = 0;
     /// See Transfer::notify().
     virtual void notify(int eventfd) = 0;
+    /// Whether done() has something to do at the end that must come before the user hears of the
+    /// end: notify() does not wait for it.
+    [[nodiscard]] virtual bool works_at_end() const { return false; }
     /// "the transfer", for messages.
     [[nodiscard]] virtual std::string name() const = 0;
 };

@@ -21,9 +21,13 @@ NB_MODULE(_core, m) {
     python::bind_tensor_rows(m);
     python::bind_graph(m);
     python::bind_npy(m);
+    python::bind_unread(m);
     python::bind_format(m);
+    python::bind_match(m);
+    python::bind_names(m);
     python::bind_async(m);
     python::bind_checkpoint(m);
+    python::bind_signals(m);
     python::bind_deepnvme(m);
     python::bind_weights(m);
     python::bind_gpu_weights(m);

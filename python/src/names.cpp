@@ -39,6 +39,10 @@ void cut(std::string& text) {
 
 }  // namespace
 
+nb::object imported(const char* module) {
+    return nb::module_::import_("sys").attr("modules").attr("get")(module);
+}
+
 std::string raw(nb::handle bytes_object) {
     char* data = nullptr;
     Py_ssize_t count = 0;

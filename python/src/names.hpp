@@ -44,6 +44,8 @@ private:
     return value == 1;
 }
 
+/// A module that is imported already, or None: who has no torch has no tensors.
+[[nodiscard]] nb::object imported(const char* module);
 /// The bytes of a bytes object.
 [[nodiscard]] std::string raw(nb::handle bytes_object);
 /// str(object), as UTF-8.

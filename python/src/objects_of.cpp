@@ -1,12 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/planted.hpp"
+#include "errors.hpp"
+#include "file_object.hpp"
 #include "format/grammar.hpp"
+#include "format/rebuilt.hpp"
 #include "format/torch_types.hpp"
+#include "format/unread.hpp"
 #include "names.hpp"
 #include "state.hpp"
+#include "state/state_views.hpp"
+#include "torch_objects.hpp"
+#include "unread.hpp"
 #include "without_collection.hpp"
 
+#include <penstock/error.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
+#include <typeinfo>
+#include <unordered_map>
+#include <unordered_set>
 
 namespace penstock::python {
 
@@ -25,10 +43,23 @@ nb::object bytes_of(const std::string& text) {
     return checked(PyBytes_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
 }
 
+constexpr std::size_t kUnreadMax = 65536;                 // place-holders of a state
+constexpr std::size_t kVisitsMax = std::size_t{1} << 22;  // of values in them
+constexpr std::size_t kNameBytesMax = 1000;               // of a tensor in one
+
+[[noreturn]] void too_many(std::string_view what) {
+    throw Error(ErrorCode::kUnsupported, 0, "load", {}, kNoOffset,
+                fmt::format("load: the state has {}; load parts of it by names", what));
+}
+
 class Maker {
 public:
-    Maker(const format::ValueTree& tree, nb::handle storages, nb::handle unpickle)
-        : tree_(tree), storages_(storages), unpickle_(unpickle), made_(tree.values.size()) {}
+    Maker(const format::ValueTree& tree, nb::handle storages, bool pickle, bool data)
+        : tree_(tree),
+          storages_(storages),
+          pickle_(pickle),
+          data_(data),
+          made_(tree.values.size()) {}
 
     nb::object run() {
         const WithoutCollection making;
@@ -48,15 +79,38 @@ private:
             return made_[id];
         }
         const Value& v = tree_.at(id);
+        if (depth_ > format::kNestingMax + 1) {
+            too_many("values that are nested too deep");
+        }
+        ++depth_;
         nb::object object = container(id, v);
         if (!object.is_valid()) {
-            object = scalar(v);
+            object = scalar(id, v);
         }
+        --depth_;
         made_[id] = object;
+        if (v.attributes != format::kNoValue && v.kind != ValueKind::kOrderedDict) {
+            set_attributes(object, value(v.attributes));
+        }
         return object;
     }
 
-    nb::object scalar(const Value& v) {
+    nb::object pickled(const nb::object& bytes) {
+        if (!unpickler_.is_valid()) {
+            unpickler_ = nb::module_::import_("penstock._pickled").attr("unpickler")(pickle_);
+        }
+        return unpickler_(bytes);
+    }
+
+    static void set_attributes(const nb::object& object, const nb::object& own) {
+        for (const auto [name, item] : nb::cast<nb::dict>(own)) {
+            if (PyObject_SetAttr(object.ptr(), name.ptr(), item.ptr()) != 0) {
+                throw nb::python_error();
+            }
+        }
+    }
+
+    nb::object scalar(ValueId id, const Value& v) {
         switch (v.kind) {
             case ValueKind::kBool:
                 return nb::bool_(v.flag);
@@ -78,16 +132,18 @@ private:
                 return checked(PyByteArray_FromStringAndSize(
                     v.text.data(), static_cast<Py_ssize_t>(v.text.size())));
             case ValueKind::kDtype:
-                return torch().attr(v.text.c_str());
+                return constant(id, v.text);
             case ValueKind::kDevice:
                 return torch().attr("device")(v.text);
             case ValueKind::kTensor:
-                return tensor(tree_.tensors[static_cast<std::size_t>(v.integer)]);
+                return tensor(id, tree_.tensors[static_cast<std::size_t>(v.integer)]);
+            case ValueKind::kRebuilt:
+                return rebuilt(v);
             case ValueKind::kNumpyScalar:
             case ValueKind::kNumpyArray:
                 return numpy(v);
             case ValueKind::kPickled:
-                return unpickle_(bytes_of(v.text));
+                return pickled(bytes_of(v.text));
             default:
                 return nb::none();
         }
@@ -119,8 +175,65 @@ private:
                 return fill(id, v, collections().attr("defaultdict")(factory(v.text)));
             case ValueKind::kCounter:
                 return fill(id, v, collections().attr("Counter")());
+            case ValueKind::kUnread:
+                return unread(id, v);
             default:
                 return {};
+        }
+    }
+
+    // Makes the outer one of place-holders in one another.
+    nb::object unread(ValueId id, const Value& v) {
+        if (places_.empty()) {
+            for (format::UnreadPlace& one : format::unread_in(tree_, kUnreadMax)) {
+                places_.emplace(one.id, std::move(one.place));
+            }
+        }
+        const auto place = places_.find(id);
+        if (place == places_.end()) {
+            too_many(fmt::format("more than {} objects that are not read", kUnreadMax));
+        }
+        nb::list rows;
+        std::string name;
+        std::string step;
+        std::unordered_set<ValueId> seen;
+        add_rows(id, 0, name, step, seen, rows);
+        return unread_object(v, place->second, rows);
+    }
+
+    // Adds (name, place, tensor) of each tensor in a place-holder, from there on.
+    void add_rows(ValueId id, int depth, std::string& name, std::string& place,
+                  std::unordered_set<ValueId>& seen, nb::list& rows) {
+        const Value& v = tree_.at(id);
+        if (v.kind == ValueKind::kTensor) {
+            rows.append(nb::make_tuple(unicode(name), unicode(place), value(id)));
+            return;
+        }
+        const bool dict = format::is_dict(v.kind);
+        if (!(dict || v.kind == ValueKind::kList || v.kind == ValueKind::kTuple) ||
+            depth > format::kNestingMax || !seen.insert(id).second) {
+            return;
+        }
+        visits_ += v.items.size() + 1;
+        if (visits_ > kVisitsMax) {
+            too_many("too many values in objects that are not read");
+        }
+        const std::size_t name_bytes = name.size();
+        const std::size_t place_bytes = place.size();
+        const std::size_t step = dict ? 2 : 1;
+        for (std::size_t i = 0; i + step <= v.items.size(); i += step) {
+            if (name.size() <= kNameBytesMax) {
+                name += name.empty() ? "" : ".";
+                name += dict ? state::key_text(tree_.at(v.items[i])) : fmt::to_string(i);
+                if (dict) {
+                    format::append_key(place, tree_, v.items[i]);
+                } else {
+                    place += fmt::format("[{}]", i);
+                }
+            }
+            add_rows(v.items[i + step - 1], depth + 1, name, place, seen, rows);
+            name.resize(name_bytes);
+            place.resize(place_bytes);
         }
     }
 
@@ -180,14 +293,58 @@ private:
         return checked(PyList_AsTuple(out.ptr()));
     }
 
-    nb::object tensor(const format::TensorValue& t) {
+    nb::object constant(ValueId id, const std::string& name) {
+        nb::object& known = constants_[name];
+        if (!known.is_valid()) {
+            try {
+                known = torch_constant(torch(), name, format::place_of(tree_, id));
+            } catch (const Error&) {
+                if (data_) {
+                    throw;
+                }
+                known = without_data();  // the others are looked at, and may be loaded
+                lacking_.insert(name);
+            }
+        }
+        return known;
+    }
+
+    nb::object without_data() {
+        return torch().attr("empty")(nb::make_tuple(0), nb::arg("device") = "meta");
+    }
+
+    nb::object rebuilt(const Value& v) {
+        const format::RebuiltRow& row = *format::rebuilt_tagged(v.text);
+        if (!data_) {  // what is made looks into the data
+            return without_data();
+        }
+        std::vector<nb::object> parts;
+        for (const ValueId part : v.items) {
+            parts.push_back(value(part));
+        }
+        if (row.rebuilt != format::Rebuilt::kStorage) {
+            return torch_object(torch(), row, parts);
+        }
+        // As in torch.load, one storage is one object.
+        const auto whole = static_cast<std::size_t>(tree_.at(v.items[0]).integer);
+        nb::object& known = bare_[tree_.tensors[whole].storage];
+        if (!known.is_valid()) {
+            known = torch_object(torch(), row, parts);
+        }
+        return known;
+    }
+
+    nb::object tensor(ValueId id, const format::TensorValue& t) {
         const format::TorchType* type = format::torch_type(t.type);
+        const nb::object dtype = constant(id, type->torch);
+        if (lacking_.count(type->torch) != 0) {
+            return dtype;
+        }
         nb::object storage = storages_[t.storage];
-        nb::object out = torch().attr("empty")(
-            nb::make_tuple(0), nb::arg("dtype") = torch().attr(std::string(type->torch).c_str()),
-            nb::arg("device") = storage.attr("device"));
+        nb::object out = torch().attr("empty")(nb::make_tuple(0), nb::arg("dtype") = dtype,
+                                               nb::arg("device") = storage.attr("device"));
         out = out.attr("set_")(storage, t.offset, numbers(t.shape), numbers(t.strides));
-        if (t.conjugated) {
+        if (t.conjugated && !base::planted("lost_conjugate")) {
             torch().attr("_C").attr("_set_conj")(out, true);
         }
         if (t.negated) {
@@ -225,15 +382,60 @@ private:
 
     const format::ValueTree& tree_;
     nb::handle storages_;
-    nb::handle unpickle_;
+    const bool pickle_;
+    const bool data_;
+    std::unordered_map<ValueId, std::string> places_;  // of place-holders
+    std::size_t visits_ = 0;                           // of values in them
+    int depth_ = 0;
     std::vector<nb::object> made_;
+    nb::object unpickler_;
+    std::unordered_map<std::string, nb::object> constants_;
+    std::unordered_set<std::string> lacking_;             // of them, by the torch at hand
+    std::unordered_map<std::uint32_t, nb::object> bare_;  // storages that are values
     nb::object torch_, collections_;
 };
 
 }  // namespace
 
-nb::object objects_of(const format::ValueTree& tree, nb::handle storages, nb::handle unpickle) {
-    return Maker(tree, storages, unpickle).run();
+namespace {
+
+// Torch raises these for values that it does not take: a file may have any.
+bool is_of_torch(const nb::python_error& error) {
+    static constexpr PyObject* const* kKinds[] = {&PyExc_RuntimeError, &PyExc_TypeError,
+                                                  &PyExc_ValueError, &PyExc_AttributeError,
+                                                  &PyExc_OverflowError};
+    return std::any_of(std::begin(kKinds), std::end(kKinds),
+                       [&](PyObject* const* kind) { return error.matches(*kind); });
+}
+
+std::string first_line(const nb::python_error& error) {
+    constexpr std::size_t kLineBytesMax = 200;
+    const std::string all = text(error.value());
+    const std::string line = all.substr(0, std::min(all.find('\n'), kLineBytesMax));
+    return line.empty() ? type_text(error.value()) : line;
+}
+
+}  // namespace
+
+nb::object objects_of(const format::ValueTree& tree, nb::handle storages, bool pickle,
+                      nb::handle path, bool data) {
+    std::string why;
+    try {
+        return Maker(tree, storages, pickle, data).run();
+    } catch (nb::python_error& error) {
+        if (!is_of_torch(error) || about_a_file(error)) {
+            throw;
+        }
+        why = first_line(error);
+    } catch (const std::bad_cast& error) {  // a number that is out of range, or none
+        why = error.what();
+    }
+    const std::string file = path_bytes(path, "path", "");
+    throw Error(
+        ErrorCode::kUnsupported, 0, "load", file, kNoOffset,
+        fmt::format("load: '{}': it holds an object that cannot be made here: {}; torch.load "
+                    "may say more of it",
+                    file, why));
 }
 
 }  // namespace penstock::python

@@ -6,8 +6,11 @@
 #include "borrowed_memory.hpp"
 #include "nanobind.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace penstock::python {
@@ -16,14 +19,20 @@ namespace penstock::python {
 class RowNumbers {
 public:
     RowNumbers() = default;
-    /// ValueError or TypeError that names the argument and the element.
-    RowNumbers(nb::handle numbers, const char* argument);
+    /// Raises the error for element `index`, which is `number`: less than 0, or of over 64 bits.
+    using Refuse = std::function<void(std::size_t index, const std::string& number)>;
+
+    /// ValueError or TypeError that names the argument and the element. `refuse`: by whom knows how
+    /// many rows there are.
+    RowNumbers(nb::handle numbers, const char* argument, const Refuse& refuse = {});
     [[nodiscard]] std::span<const std::uint64_t> values() const { return values_; }
 
 private:
-    void take_elements(const BorrowedMemory& memory, nb::handle numbers, const char* argument);
+    void take_list(nb::handle numbers, const char* argument, const Refuse& refuse);
+    void take_elements(const BorrowedMemory& memory, nb::handle numbers, const char* argument,
+                       const Refuse& refuse);
     template <typename Number>
-    void take(const char* argument);
+    void take(const char* argument, const Refuse& refuse);
 
     Keep keep_;
     const std::byte* data_ = nullptr;

@@ -51,13 +51,17 @@ public:
     /// Finishes the saves in flight, and warns of failures that were not reported.
     ~Saver();
 
+    /// What becomes of failures that were not reported.
+    enum class Failures { kRaise, kWarn, kAtExit };
+
     /// Raises the failure of an earlier save that was not reported, as the reason why `what` was
     /// not begun.
     void raise_failure(const std::string& what) { saver_->raise_failure(what); }
     /// Everything is durable or failed. False when the time is over.
     bool wait_idle(double timeout_s);
-    /// At the end: cancels where a signal came, finishes, warns.
-    void finish();
+    /// At the end: cancels where a signal came, finishes, and reports failures. kRaise: the first
+    /// is raised, and the others are warned of.
+    void finish(Failures how);
 
     /// Copies `spans`, which lie in `storages`, and makes them those of the copy. Waits for room in
     /// the budget, and warns where that took long.

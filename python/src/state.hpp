@@ -25,10 +25,12 @@ struct State {
 /// `other`: a function, which gives what is saved for an object that a state cannot hold; or None.
 [[nodiscard]] State state_of(nb::handle object, nb::handle other, bool together = false);
 
-/// `storages`: a torch.UntypedStorage for each of the tree's. `unpickle`: a function of bytes,
-/// which gives what stands for a pickle that the tree holds.
-[[nodiscard]] nb::object objects_of(const format::ValueTree& tree, nb::handle storages,
-                                    nb::handle unpickle);
+/// `storages`: a torch.UntypedStorage for each of the tree's. `pickle`: unpickles the
+/// pickles that the tree holds, which can run any code. `path`: of the file, for errors.
+/// `data`: false where the storages have no data; an empty tensor of the meta device stands for
+/// what cannot be made without (kRebuilt). Unsupported if torch refuses to make an object.
+[[nodiscard]] nb::object objects_of(const format::ValueTree& tree, nb::handle storages, bool pickle,
+                                    nb::handle path, bool data);
 
 /// The part of a tree that a load by names (`one`: a str, not a list) gives, or nothing; see
 /// state::named_parts(). KeyError for a name that a list has and the state has not.

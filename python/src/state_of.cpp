@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "borrowed_memory.hpp"
 #include "format/grammar.hpp"
-#include "format/numpy_types.hpp"
-#include "format/pickled.hpp"
+#include "format/pickle/pickled.hpp"
+#include "format/rebuilt.hpp"
 #include "format/torch_types.hpp"
 #include "names.hpp"
+#include "numpy_parts.hpp"
 #include "replaced.hpp"
 #include "state.hpp"
+#include "torch_objects.hpp"
+#include "unread.hpp"
 #include "without_collection.hpp"
 
 #include <algorithm>
@@ -25,12 +28,6 @@ namespace {
 using format::Value;
 using format::ValueId;
 using format::ValueKind;
-
-// A module that is imported already, or nothing: who has no torch has no tensors.
-nb::object imported(const char* name) {
-    nb::object modules = nb::module_::import_("sys").attr("modules");
-    return modules.attr("get")(name);
-}
 
 std::string utf8(nb::handle string) {
     Py_ssize_t bytes = 0;
@@ -52,6 +49,10 @@ public:
             dtype_ = torch.attr("dtype");
             device_ = torch.attr("device");
             strided_ = torch.attr("strided");
+            layout_ = torch.attr("layout");
+            scheme_ = torch.attr("qscheme");
+            class_ = nb::borrow(nb::object(torch.attr("FloatTensor")).type());
+            storage_ = torch.attr("storage").attr("TypedStorage");
         }
         if (nb::object numpy = imported("numpy"); !numpy.is_none()) {
             array_ = numpy.attr("ndarray");
@@ -162,7 +163,7 @@ private:
         PyObject* p = o.ptr();
         if (is(o, tensor_) || is(o, parameter_)) {
             const std::string wrong = wrong_with_tensor(o);
-            return wrong.empty() ? tensor(o) : instead(o, depth, wrong);
+            return wrong.empty() ? any_tensor(o, depth) : instead(o, depth, wrong);
         }
         if (PyDict_CheckExact(p) || is(o, ordered_) || is(o, default_) || is(o, counter_)) {
             return dict(o, depth);
@@ -184,18 +185,29 @@ private:
                        std::string(PyByteArray_AsString(p),
                                    static_cast<std::size_t>(PyByteArray_Size(p))));
         }
-        if (is(o, dtype_)) {
-            return dtype(o);
+        if (is(o, storage_) && (format::torch_type_named(dtype_name(o)) != nullptr ||
+                                format::held_type_named(dtype_name(o)) != nullptr)) {
+            return rebuilt(o, depth);
+        }
+        if (is(o, dtype_) || is(o, scheme_) || is(o, layout_)) {
+            return constant(o, text(o));
+        }
+        if (tensor_.is_valid() && (o.is(tensor_) || is(o, class_))) {
+            return constant(o, text(o.attr("__module__")) + "." + text(o.attr("__name__")));
         }
         if (is(o, device_)) {
             return add(ValueKind::kDevice, text(o));
         }
         if (is_kind_of(o, scalar_) || is(o, array_)) {
-            const std::string wrong = wrong_with_numpy(o);
+            const std::string wrong = wrong_with_numpy(o, is(o, array_));
             return wrong.empty() ? numpy(o) : instead(o, depth, wrong);
         }
         if (is(o, pickled_)) {
             return add(ValueKind::kPickled, raw(nb::object(o.attr("data"))));
+        }
+        if (is_unread(o)) {
+            throw Error(ErrorCode::kUnsupported, 0, "save", {}, kNoOffset,
+                        "save: " + place() + ": " + use_of_unread(o));
         }
         if (other_.is_none() && is_kind_of(o, tensor_)) {
             static_cast<void>(o.attr("data_ptr")());  // a weight that is not in memory says so
@@ -329,12 +341,14 @@ private:
 
     // Attributes of the object: `_metadata` of every state_dict().
     void attributes(nb::handle o, ValueId id, int depth) {
-        const nb::object own = nb::getattr(o, "__dict__", nb::none());
-        if (!own.is_none() && nb::len(own) > 0) {
-            const nb::object name = nb::str("__dict__");
-            const ValueId made = step(name, own, depth);
-            state_.tree.values[id].attributes = made;
+        own_dict(nb::getattr(o, "__dict__", nb::dict()), id, depth);
+    }
+    void own_dict(const nb::object& own, ValueId id, int depth) {
+        if (nb::len(own) == 0) {
+            return;
         }
+        const ValueId made = step(nb::str("__dict__"), own, depth);
+        state_.tree.values[id].attributes = made;
     }
 
     std::string factory_name(nb::handle factory) {
@@ -352,12 +366,16 @@ private:
                "; built-in types can be saved (list, dict, int, ...)");
     }
 
-    ValueId dtype(nb::handle o) {
-        const std::string name = text(o).substr(6);  // "torch.float32"
-        if (format::torch_type_named(name) == nullptr) {
-            refuse("the type " + name + " cannot be saved");
+    static std::string dtype_name(nb::handle o) {
+        return text(nb::object(o.attr("dtype"))).substr(6);
+    }
+
+    // `name`: "torch.float32".
+    ValueId constant(nb::handle o, const std::string& name) {
+        if (format::torch_constant(name.substr(6)) == format::Constant::kNone) {
+            refuse("the " + type_text(o) + " " + name + " cannot be saved");
         }
-        return add(ValueKind::kDtype, name);
+        return add(ValueKind::kDtype, name.substr(6));
     }
 
     // Null for a type that a state cannot hold.
@@ -388,22 +406,14 @@ private:
     // Empty for a tensor that a state can hold.
     std::string wrong_with_tensor(nb::handle o) {
         static const Name kLayout("layout");
-        static const Name kDict("__dict__");
-        static const Name kIsNested("is_nested");
         static const Name kIsMeta("is_meta");
-        if (truth(get(o, kIsNested))) {
-            return "a nested tensor cannot be saved; save its parts (what its unbind() gives)";
-        }
-        if (!get(o, kLayout).is(strided_)) {
-            return "a tensor of layout " + text(get(o, kLayout)) +
+        const nb::object layout = get(o, kLayout);
+        if (!layout.is(strided_) && format::sparse_of_layout(text(layout).substr(6)) == nullptr) {
+            return "a tensor of layout " + text(layout) +
                    " cannot be saved; save its dense form, or its parts";
         }
-        if (nb::len(get(o, kDict)) > 0) {
-            return "the tensor has attributes of its own (" + shown(get(o, kDict)) +
-                   "), which would be lost; save them next to it";
-        }
-        if (type_of(o) == nullptr) {
-            return "a tensor of " + text(nb::object(o.attr("dtype"))) +
+        if (type_of(o) == nullptr && format::held_type_named(dtype_name(o)) == nullptr) {
+            return "a tensor of torch." + dtype_name(o) +
                    " cannot be saved; save it as another type";
         }
         if (truth(get(o, kIsMeta))) {
@@ -411,6 +421,34 @@ private:
                    "first)";
         }
         return {};
+    }
+
+    // A tensor of any kind, with its attributes.
+    ValueId any_tensor(nb::handle o, int depth) {
+        static const Name kDict("__dict__");
+        static const Name kLayout("layout");
+        static const Name kIsNested("is_nested");
+        const bool dense =
+            get(o, kLayout).is(strided_) && type_of(o) != nullptr && !truth(get(o, kIsNested));
+        const ValueId id = dense ? tensor(o) : rebuilt(o, depth);
+        nb::object own = get(o, kDict);
+        if (!dense && !is(o, parameter_) && truth(o.attr("requires_grad"))) {
+            own = checked(PyDict_Copy(own.ptr()));
+            own["requires_grad"] = true;
+        }
+        own_dict(own, id, depth);
+        return id;
+    }
+
+    ValueId rebuilt(nb::handle o, int depth) {
+        const TorchParts made = torch_parts(imported("torch"), o);
+        std::vector<ValueId> parts;
+        for (const nb::object& part : made.parts) {
+            parts.push_back(step(part, part, depth));
+        }
+        const ValueId id = add(ValueKind::kRebuilt, made.tag);
+        state_.tree.values[id].items = std::move(parts);
+        return id;
     }
 
     ValueId tensor(nb::handle o) {
@@ -423,6 +461,7 @@ private:
         format::TensorValue t;
         t.type = type_of(o)->type;
         t.storage = storage(o);
+        state_.storages[t.storage].holds(o);
         t.shape = numbers(get(o, kShape));
         t.strides = numbers(call(o, kStride));
         t.offset = nb::cast<std::uint64_t>(call(o, kOffset));
@@ -468,6 +507,7 @@ private:
         }
         memory.data = reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(call(own, kPointer)));
         memory.keep = own;
+        memory.belongs_to(own);
         value.bytes = memory.bytes;
         value.key = std::to_string(known->second);
         state_.tree.storages.push_back(std::move(value));
@@ -505,31 +545,6 @@ private:
         }
     }
 
-    // For a text, adds the zeros at its end, which NumPy's arrays strip.
-    static std::string numpy_data(nb::handle o, std::string_view type) {
-        if (type[1] == 'U') {
-            return raw(checked(PyUnicode_AsEncodedString(o.ptr(), "utf-32-le", "surrogatepass")));
-        }
-        return raw(type[1] == 'S' ? nb::borrow(o) : nb::object(o.attr("tobytes")()));
-    }
-
-    // Empty for an array or a scalar that a state can hold.
-    std::string wrong_with_numpy(nb::handle o) {
-        const nb::object dtype = o.attr("dtype");
-        const std::string type = text(nb::object(dtype.attr("str")));
-        if (!format::numpy_item_bytes(type)) {
-            return "NumPy data of the type " + type + " cannot be saved; save it as another type";
-        }
-        if (!nb::object(dtype.attr("metadata")).is_none()) {
-            return "its NumPy type has metadata (" + shown(dtype.attr("metadata")) +
-                   "), which would be lost; save them next to it";
-        }
-        if (!is(o, array_) && !o.type().is(nb::object(dtype.attr("type")))) {
-            return "a " + type_text(o) + " cannot be saved: save the NumPy scalar that it is";
-        }
-        return {};
-    }
-
     ValueId numpy(nb::handle o) {
         const std::string type = text(nb::object(o.attr("dtype").attr("str")));
         if (!is(o, array_)) {
@@ -557,7 +572,8 @@ private:
     const bool together_;
     const nb::handle other_;
     nb::list fetched_;  // (number of the storage, the device's storage) each
-    nb::object tensor_, parameter_, size_, dtype_, device_, strided_;
+    nb::object tensor_, parameter_, size_, dtype_, device_, strided_, layout_, scheme_, class_,
+        storage_;
     nb::object array_, scalar_, contiguous_, ordered_, default_, counter_, pickled_;
     std::vector<nb::handle> path_;
     Replaced replaced_;

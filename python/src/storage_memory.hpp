@@ -4,11 +4,13 @@
 
 #include "nanobind.hpp"
 
+#include <penstock/changing.hpp>
 #include <penstock/gpu.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace penstock::python {
@@ -21,9 +23,31 @@ struct StorageMemory {
     bool copied = false;  ///< made for this save, from a device: nobody else changes it
     MemoryKind where = MemoryKind::kHost;
     std::int32_t device = 0;  ///< of MemoryKind::kDevice: its number
+    /// The torch.UntypedStorage that has the memory, or None: nobody can look whether it still has.
+    nb::object storage = nb::none();
+    /// Its address and its bytes when it was found.
+    std::uintptr_t storage_address = 0;
+    std::size_t storage_bytes = 0;
+
+    /// Tensors in the memory, with the count of their changes by torch.
+    std::vector<std::pair<nb::object, std::int64_t>> tensors = {};
+
+    /// Sets the storage, its address and its bytes, unless it is copied.
+    void belongs_to(nb::handle untyped_storage);
+    /// Adds to `tensors`, unless it is copied, or torch does not count its changes.
+    void holds(nb::handle tensor);
 
     [[nodiscard]] ConstMemory memory() const { return {data, bytes, where, device}; }
 };
+
+/// The look of a save: what it may read is there, and by torch's count unchanged, as long as it may
+/// look. With Changing::kTorn it may have changed. `of`: for each number that it is called with,
+/// the memory's place in `storages`, or kNoStorage. Keeps no object. Takes the GIL.
+inline constexpr std::size_t kNoStorage = static_cast<std::size_t>(-1);
+[[nodiscard]] MemoryLook look_of(const std::vector<StorageMemory>& storages, Changing changing,
+                                 const std::vector<std::size_t>& of);
+/// The same where number i is storage i.
+[[nodiscard]] MemoryLook look_of(const std::vector<StorageMemory>& storages, Changing changing);
 
 /// Finds the memory of a CUDA storage at `address`; false where torch has to copy it to the host:
 /// there is no driver that is new enough. Throws Error for memory that the driver does not know.

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`penstock checkpoint bench`: the models' true shapes, what is left out where they do not fit, honest figures."""
 
+import dataclasses
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import penstock.report.__main__ as report_command  # noqa: E402
 from penstock._measure import checkpoint_bench as bench  # noqa: E402
 from penstock._measure import (  # noqa: E402
     gnn_bench,
+    host_memory,
     models,
     shapes_bench,
     sides,
@@ -97,6 +100,36 @@ def test_every_side_is_measured_and_nothing_is_left(tmp_path, capsys):
     assert "rows of the embedding" in out and document["left_out"] in out
     assert document["bytes"] <= 16 << 20
     assert list(folder.iterdir()) == []
+
+
+def test_no_side_pays_for_the_page_faults_of_a_host(tmp_path, monkeypatch):
+    state, done = models.make_state(TINY.shapes(), "weights", "bf16"), []
+
+    def noted(side):
+        def note(verb, call):
+            return lambda *words: (done.append(verb), call(*words))[1]
+
+        return dataclasses.replace(side, save=note("save", side.save), load=note("load", side.load))
+
+    monkeypatch.setattr(sides, "OURS", [noted(side) for side in sides.OURS])
+    monkeypatch.setitem(sides.PEERS, "torch", [noted(sides.TORCH)])
+    monkeypatch.setattr(turns.host_memory, "back_memory", done.append)
+    made = turns.Bench(state, str(tmp_path), ["save", "load"], ["torch"], lambda text: None)
+    made.run(2)
+    done = done[2 * 4 :]  # what warmed up before
+    assert done == [made.bytes, "save", made.bytes, "load"] * 8
+
+
+def test_memory_is_backed_and_given_back():
+    before = resident_bytes()
+    host_memory.back_memory(64 << 20)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 >= before + (32 << 20)
+    assert resident_bytes() < before + (32 << 20)
+
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def test_a_side_saves_what_it_loads(tmp_path):

@@ -141,6 +141,7 @@ def test_wrong_arguments_are_named(tmp_path):
     for arguments in (
         {"keep": 0},
         {"keep_every": -1},
+        {"keep_every_steps": 0},
         {"keep_best": 0},
         {"shard_bytes": 0},
         {"host_memory": 0},
@@ -418,13 +419,6 @@ def test_a_failure_that_nobody_asked_for_is_raised_by_the_next_save(store, full_
     assert store.save({"w": torch.ones(10)}, step=5).generation >= 1
 
 
-def test_a_failure_that_nobody_asked_for_is_warned_of_at_close(tmp_path, full_disk):
-    store = penstock.CheckpointStore(tmp_path / "c")
-    store.save_async({"w": torch.ones(1_000_000)}, step=1)
-    with pytest.warns(RuntimeWarning, match="step 1"):
-        store.close()
-
-
 def test_two_stores_on_one_folder(tmp_path, script):
     other = script(
         """
@@ -447,6 +441,7 @@ def test_two_stores_on_one_folder(tmp_path, script):
     mine.close()
 
 
+@pytest.mark.timed
 def test_who_waits_for_host_memory_is_told(tmp_path, script):
     """The first save waits for a lock that another process has, and holds the memory that the second one needs."""
     other = script(

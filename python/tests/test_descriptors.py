@@ -35,7 +35,7 @@ def open_below(folder, word=""):
 
 def left_open(folder, word=""):
     """The same, once the threads of the engine had a moment to release finished transfers."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while open_below(folder, word) and time.monotonic() < end:
         time.sleep(0.001)
     return open_below(folder, word)

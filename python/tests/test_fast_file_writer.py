@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import penstock
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -244,3 +245,17 @@ def test_a_configuration_that_cannot_work_leaves_the_file(tmp_path, options, err
     with pytest.raises(error, match=match):
         FastFileWriter(path, FastFileWriterConfig(**config))
     assert path.read_bytes() == b"kept"
+
+
+def test_numpy_writes_archives_to_a_file_writer(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    arrays = {"a": numpy.arange(100_000), "b": numpy.ones((3, 4), dtype=numpy.float32)}
+    for save in (numpy.savez, numpy.savez_compressed):
+        with penstock.FileWriter(tmp_path / "x.npz", buffer_bytes=1 << 16) as file:
+            save(file, **arrays)
+        with numpy.load(tmp_path / "x.npz") as found:
+            assert sorted(found) == ["a", "b"] and all((found[name] == arrays[name]).all() for name in arrays)
+    with penstock.FileWriter(tmp_path / "y") as file:
+        assert not file.readable()
+        with pytest.raises(OSError, match="not readable"):
+            file.read()

@@ -31,7 +31,7 @@ def store(request, tmp_path_factory):
     for one in folders or ():
         one.mkdir()
     penstock.FeatureStore.write(folder / "x.features", TABLES, folders=folders, progress=None)
-    with penstock.FeatureStore.open(folder / "x.features") as opened:
+    with penstock.FeatureStore.open(folder / "x.features", ram=None) as opened:
         yield opened
 
 
@@ -92,12 +92,52 @@ def test_an_async_gather_is_awaited(store):
     assert np.array_equal(store["paper"].gather(np.arange(700)), PAPER)
 
 
+def _by_eventfd(future):
+    event = os.eventfd(0)
+    future.notify(event)
+    os.eventfd_read(event)
+    os.close(event)
+
+
+def _by_callback(future):
+    event = threading.Event()
+    future.add_done_callback(lambda _: event.set())
+    event.wait()
+
+
+def _by_asking(future):
+    while not future.done():
+        pass
+
+
+@pytest.mark.parametrize("wait", [_by_eventfd, _by_callback, _by_asking, lambda future: future.exception()])
+def test_rows_that_are_changed_after_the_end_are_not_kept(tmp_path, wait):
+    penstock.FeatureStore.write(tmp_path / "x.features", TABLES, progress=None)
+    with penstock.FeatureStore.open(tmp_path / "x.features", ram="16MiB", policy="s3fifo") as store:
+        ids, out = np.arange(500), np.empty((500, 1024), "f4")
+        for _ in range(3):
+            future = store["paper"].gather_async(ids, out=out)
+            wait(future)
+            out[:] = -1
+            future.result()
+            assert np.array_equal(store["paper"].gather(ids), PAPER[:500])
+        assert store.stats().rows_hit > 0
+
+
 def test_wrong_arguments_name_what_is_wrong(store):
     paper = store["paper"]
     with pytest.raises(ValueError, match=r"ids\[1\]: table 'paper' has no row 700; expected 0 to 699"):
         paper.gather([0, 700])
-    with pytest.raises(ValueError, match=r"ids\[2\]: -1 is no number of a row"):
-        paper.gather(np.array([0, 1, -1]))
+    for index, ids in enumerate(([-1], [0, -(1 << 70)], np.array([0, 1, -1]), np.array([3, 2, 1, -1], "i1"))):
+        with pytest.raises(ValueError, match=rf"ids\[{index}\]: table 'paper' has no row {ids[-1]}; expected 0 to 699"):
+            paper.gather(ids)
+        with pytest.raises(ValueError, match=rf"hint .*ids\[{index}\]: table 'paper' has no row {ids[-1]}; expected"):
+            paper.hint(ids)
+    for ids in ([1 << 64], [1 << 63], np.array([-1]).view("u8"), range(1 << 64, (1 << 64) + 1)):
+        with pytest.raises(ValueError, match=rf"ids\[0\]: table 'paper' has no row {ids[0]}; expected 0 to 699"):
+            paper.gather(ids)
+    with pytest.raises(TypeError, match=r"ids\[1\]: got bool"):
+        paper.gather([0, True])
     with pytest.raises(TypeError, match="no integers"):
         paper.gather(np.array([0.5]))
     with pytest.raises(TypeError, match="expected elements of float32, got float64"):
@@ -282,6 +322,23 @@ def test_rows_in_memory_are_the_same_rows(store, policy):
     again = pickle.loads(pickle.dumps(kept))
     assert np.array_equal(again["author"].gather([7]), AUTHOR[[7]]) and again.stats().rows_hit == 1
     kept.drop_hints()
+
+
+def test_rows_of_a_small_file_stay_by_default(store, tmp_path):
+    small = penstock.FeatureStore.open(store.path)
+    for epoch in range(3):
+        assert np.array_equal(small["paper"].gather(np.arange(700)), PAPER)
+        stats = small.stats()
+        assert (stats.rows_read, stats.rows_hit) == (700, 700 * epoch)
+    assert "rows stay in memory of this process" in small.describe()
+    none = penstock.FeatureStore.open(store.path, ram=None)
+    assert [none["paper"].gather([1, 2]).shape for _ in range(2)] and none.stats().rows_read == 4
+    assert "no row stays" in none.describe() and "up to 1 MiB" in penstock.FeatureStore(store.path, "1MiB").describe()
+    np.save(tmp_path / "x.npy", PAPER)
+    array = penstock.FeatureStore.open(tmp_path / "x.npy")
+    assert "may change in place" in array.describe() and array.stats().slots == 0
+    with pytest.raises(ValueError, match="there is no memory for these rows; give ram"):
+        penstock.FeatureStore.open(store.path, hot={"paper": [1]})
 
 
 def test_wrong_memory_is_refused(store):
@@ -514,7 +571,7 @@ def test_ids_of_another_byte_order_and_masks(store):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch has CUDA here")
 def test_a_device_that_torch_has_not_is_named(store):
-    with pytest.raises(ValueError, match="^gather: device 'cuda:0': Torch not compiled with CUDA"):
+    with pytest.raises(ValueError, match="^gather: device='cuda:0': no GPU is here: .*; give device='cpu'"):
         store["paper"].gather([1], device="cuda:0")
 
 

@@ -107,7 +107,7 @@ def test_reads_are_ahead_of_the_loop(store):
             yield ids
 
     for number, _ in enumerate(Prefetch(loader(), store["a"], 4)):
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while len(sampled) < min(number + 6, 40) and time.monotonic() < deadline:
             time.sleep(0.005)
         assert len(sampled) >= min(number + 6, 40)
@@ -175,7 +175,7 @@ def test_small_batches_are_read_together(store):
 
     found = iter(Prefetch(batches(200, 2), Slow(), 2))
     next(found)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while len(started) < 60 and time.monotonic() < deadline:
         time.sleep(0.005)
     assert 60 <= len(started) <= 70  # two rows each: 128 are under way
@@ -424,7 +424,7 @@ def test_hot_rows_of_batches():
     assert hot_rows([], 3).tolist() == []
     with pytest.raises(TypeError, match="are for a Graph"):
         hot_rows(batches, 2, fanouts=[1])
-    with pytest.raises(ValueError, match=r"batches\[0\]: -1 is out of range"):
+    with pytest.raises(ValueError, match=r"batches\[0\]: -1 is no number of a row"):
         hot_rows([[-1]], 2)
 
 

@@ -82,6 +82,7 @@ def side_files(folder, rows, batches, key=0):
     return files
 
 
+@pytest.mark.timed
 def test_a_loop_that_computes_is_exposed_less_than_it_is_busy(tmp_path, monkeypatch):
     """Each gather takes 50 ms, and so does each step: the side that reads ahead waits for its first gather only."""
     gather_s, step_s, batches = 0.05, 0.05, [np.arange(8)] * 4

@@ -142,3 +142,121 @@ def test_what_is_refused(tmp_path):
         penstock.load_into(empty, tmp_path / "m.pt", names="model")
     with pytest.raises(ValueError, match="dtype: expected float64"):
         penstock.load_into(model_of(), tmp_path / "m.pt", names="model", dtype=torch.int8)
+
+
+# ---- modules with code of their own for load_state_dict()
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, value=1.0):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.full((3,), value))
+
+    def _load_from_state_dict(self, state, prefix, *rest):
+        state[prefix + "w"] = state[prefix + "w"] * 2
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+class Extra(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(3, 3)
+        self.extra = {"kind": [1]}
+
+    def get_extra_state(self):
+        return {**self.extra, "w": torch.ones(2)}
+
+    def set_extra_state(self, state):
+        self.extra = {"kind": state["kind"] * 2}
+
+
+class Named(torch.nn.Linear):
+    """Saves under other names than those of its parameters."""
+
+    def __init__(self):
+        super().__init__(3, 3)
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "kernel"] = destination.pop(prefix + "weight")
+
+    def _load_from_state_dict(self, state, prefix, *rest):
+        state[prefix + "weight"] = state.pop(prefix + "kernel")
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+def hooked(kind):
+    module = torch.nn.Linear(3, 3)
+    if kind == "pre":
+        module.register_load_state_dict_pre_hook(lambda _, state, prefix, *rest: state[prefix + "bias"].add_(1))
+    elif kind == "old pre":
+        module._register_load_state_dict_pre_hook(lambda state, prefix, *_: state[prefix + "bias"].add_(1))
+    else:
+        module.register_load_state_dict_post_hook(lambda its, _: setattr(its.bias, "data", its.bias * 3))
+    return module
+
+
+def instead_of_method():
+    module = Scaled()
+    plain = torch.nn.Module._load_from_state_dict.__get__(module)
+    module._load_from_state_dict = lambda state, *rest: plain({"0.w": state["0.w"] + 5}, *rest)
+    return module
+
+
+OWN = {
+    "override": Scaled,
+    "override of the object": instead_of_method,
+    "extra state": Extra,
+    "other names": Named,
+    "pre-hook": lambda: hooked("pre"),
+    "old pre-hook": lambda: hooked("old pre"),
+    "post-hook": lambda: hooked("post"),
+    "lazy": lambda: torch.nn.LazyLinear(3),
+    "weight norm": lambda: torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_module_with_code_of_its_own_gets_what_load_state_dict_gives_it(tmp_path, name):
+    torch.manual_seed(1)
+    saved = OWN[name]() if name != "lazy" else torch.nn.Linear(3, 3)
+    source = torch.nn.Sequential(saved, torch.nn.Linear(3, 2))
+    state = torch.nn.Sequential(*source).state_dict()
+    penstock.save({"model": state, "step": 1}, tmp_path / "m.pt")
+    torch.manual_seed(2)
+    models = [torch.nn.Sequential(OWN[name](), torch.nn.Linear(3, 2)) for _ in range(2)]
+    expected = models[0].load_state_dict(penstock.load(tmp_path / "m.pt")["model"])
+    keys = penstock.load_into(models[1], tmp_path / "m.pt", names="model")
+    assert keys == (expected.missing_keys, expected.unexpected_keys)
+    assert [list(one.parameters())[0].shape for one in models] == [list(source.parameters())[0].shape] * 2
+    for (key, ours), theirs in zip(models[1].named_parameters(), models[0].parameters(), strict=True):
+        assert torch.equal(ours, theirs), key
+    if name == "extra state":
+        assert models[1][0].extra == models[0][0].extra == {"kind": [1, 1]}
+
+
+@pytest.mark.parametrize("form", FORMS[:2])
+@pytest.mark.parametrize("old", [False, True])
+def test_a_batch_norm_of_an_old_file(tmp_path, form, old):
+    """Before version 2 of its state, it had no num_batches_tracked."""
+    torch.manual_seed(1)
+    source, *models = (torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.InstanceNorm1d(3)) for _ in range(3))
+    source[0].running_mean.normal_()
+    state = dict(source.state_dict())
+    for model in models:
+        model[0].num_batches_tracked.fill_(4)
+    if old:
+        del state["0.num_batches_tracked"]
+    penstock.save(state, tmp_path / form)
+    expected = models[0].load_state_dict(penstock.load(tmp_path / form))
+    assert penstock.load_into(models[1], tmp_path / form) == (expected.missing_keys, expected.unexpected_keys)
+    assert alike(*models) and models[1][0].num_batches_tracked == (4 if old else 0)
+
+
+def test_errors_of_a_module_with_code_of_its_own_are_those_of_torch(tmp_path):
+    penstock.save({"w": torch.ones(4), "x": torch.ones(1)}, tmp_path / "m.pt")
+    with pytest.raises(RuntimeError, match="Unexpected key.*\n.*size mismatch"):
+        penstock.load_into(Scaled(), tmp_path / "m.pt")
+    penstock.save({"w": torch.ones(3), "x": torch.ones(1)}, tmp_path / "m.pt")
+    model = Scaled()
+    keys = penstock.load_into(model, tmp_path / "m.pt", strict=False, dtype=torch.float16)
+    assert keys == ([], ["x"]) and model.w.tolist() == [2, 2, 2] and model.w.dtype == torch.float16

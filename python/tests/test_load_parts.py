@@ -12,6 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from penstock.safetensors.torch import load_file  # noqa: E402
+
 
 def training_state():
     weight = torch.arange(12.0).reshape(3, 4)
@@ -217,18 +219,50 @@ def test_what_dtype_and_device_refuse(tmp_path):
         for dtype in ("int32", torch.int32, "float8_e4m3fn", 7, "nonsense"):
             with pytest.raises(ValueError, match="dtype: expected float64, float32, float16 or bfloat16, got"):
                 load(dtype=dtype)
-        with pytest.raises(ValueError, match="give map_location='cuda'"):
-            load(device="cuda")
-        with pytest.raises(ValueError, match="give map_location='cuda:1'"):
-            load(device=torch.device("cuda", 1))
-        with pytest.raises(TypeError, match="device: expected 'cpu', got 3"):
-            load(device=3)
+        for wrong in (3.5, True, ["cpu"]):
+            with pytest.raises(TypeError, match="device: expected 'cpu', 'cuda', 'cuda:1', the number of a GPU or a"):
+                load(device=wrong)
+        with pytest.raises(TypeError, match="map_location: expected 'cpu', 'cuda', 'cuda:1', the number of a GPU or a"):
+            load(map_location=3.5)
+        with pytest.raises(ValueError, match="device: expected 'cpu', 'cuda', .*, got 'gpu'"):
+            load(device="gpu")
         with pytest.raises(ValueError, match="device or map_location"):
             load(device="cpu", map_location="cpu")
         assert same(load(device="cpu", names="model"), load(names="model"))
         assert same(load(device=torch.device("cpu"), names="step"), 7)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_here_is_said_first(tmp_path, monkeypatch):
+    loads = [*everywhere(tmp_path, training_state()), lambda **how: load_file(tmp_path / "not there", **how)]
+    for load in loads:
+        for device in ("cuda", "cuda:1", 0, 1, torch.device("cuda", 1)):
+            for name in ("device", "map_location")[: 1 if load is loads[-1] else 2]:
+                with pytest.raises(ValueError, match="no GPU is here: torch .* (sees none|without CUDA)") as raised:
+                    load(**{name: device})
+                asked = f"cuda:{device}" if isinstance(device, int) else str(device)
+                assert f"{name}='{asked}'" in str(raised.value)
+                assert "torch.load" not in str(raised.value) and len(str(raised.value)) < 250 + len(str(tmp_path))
+    for load in loads[:-1]:
+        with pytest.raises(ValueError, match="device='mps': torch .* has no such device here; give device='cpu'"):
+            load(device="mps")
+        into = load()
+        with pytest.raises(ValueError, match="into: the tensors say where they are; leave out"):
+            monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+            load(into=into, device="cuda")
+        monkeypatch.undo()
+
+
+def test_a_number_of_a_gpu_that_is_not_here_names_those_that_are(monkeypatch):
+    from penstock import _devices
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert _devices.missing(torch.device("cuda")) is None and _devices.missing(torch.device("cuda:1")) is None
+    assert _devices.missing(torch.device("cuda:2")) == "there are 2 GPUs here, from cuda:0 on"
+
+
+@pytest.mark.timed
 def test_thousands_of_names_take_about_as_long_as_the_whole_state(tmp_path):
     state = {f"layer.{i}": torch.full((2,), i) for i in range(6000)} | {"groups": [{"lr": 0.1}]}
     for load in everywhere(tmp_path, state):

@@ -3,8 +3,10 @@
 safetensors, and what people get wrong once they have a store."""
 
 import argparse
+import copy
 import os
 import pathlib
+import pickle
 
 import pytest
 
@@ -17,7 +19,7 @@ import penstock.safetensors.numpy as of_numpy  # noqa: E402
 import penstock.safetensors.torch as of_torch  # noqa: E402
 from mistakes import check  # noqa: E402
 
-F, T, V, K = OSError, TypeError, ValueError, KeyError
+F, T, V, K, U = OSError, TypeError, ValueError, KeyError, penstock.Unsupported
 ANY = Exception
 
 
@@ -59,6 +61,9 @@ def at(tmp_path_factory):
         np.save(f"{i}.npy", np.zeros((2, 3), np.float32))
     np.save("other.npy", np.zeros((3, 2), np.float32))
     np.save("object.npy", np.array([{}], dtype=object), allow_pickle=True)
+    pathlib.Path("plain.pkl").write_bytes(pickle.dumps({"a": 1}, protocol=4))
+    pathlib.Path("plain2.pkl").write_bytes(pickle.dumps({"a": 1}, protocol=2))
+    pathlib.Path("object.pkl").write_bytes(pickle.dumps({"a": pathlib.Path("x")}))
     tables = {"paper": np.zeros((5, 4), np.float32), "year": np.arange(5)}
     penstock.FeatureStore.write("g.features", tables)
     store = penstock.CheckpointStore("store")
@@ -77,6 +82,10 @@ def closed_rows():
     rows = penstock.TensorRows("model.safetensors", "0.weight")
     rows.close()
     return rows
+
+
+def transfer():
+    return penstock.read_async("0.npy", bytearray(8))
 
 
 def read_only():
@@ -102,7 +111,11 @@ MISTAKES = {
         V,
         ["0.weight", "[60, 8]", "[50, 8]"],
     ),
-    "stream a buffer without values": (lambda at: stream(with_buffer(), "layer.safetensors"), K, ["mask", "meta"]),
+    "stream a buffer without values": (
+        lambda at: stream(with_buffer(), "layer.safetensors"),
+        K,
+        ["mask", "model needs"],
+    ),
     # ---- the folder
     "stream no folder": (lambda at: stream(network(), None), T, ["folder", "NoneType", "path"]),
     "stream folder 3": (lambda at: stream(network(), 3), T, ["folder", "3 (int)", "path"]),
@@ -115,7 +128,7 @@ MISTAKES = {
     "stream an empty folder": (lambda at: stream(network(), "empty"), F, ["empty", ".safetensors"]),
     "stream two files": (lambda at: stream(network(), "two"), F, ["two", "a.safetensors", "index"]),
     "stream files of torch": (lambda at: stream(network(), "torch"), F, ["pytorch_model.bin", ".safetensors"]),
-    "stream a text": (lambda at: stream(network(), "t.txt"), V, ["t.txt"]),
+    "stream a text": (lambda at: stream(network(), "t.txt"), U, ["t.txt"]),
     "stream a cut file": (lambda at: stream(network(), "cut.safetensors"), V, ["cut.safetensors"]),
     "stream without config.json": (lambda at: stream(None, FILE), F, ["config.json", "model"]),
     "stream no such architecture": (lambda at: stream(None, "hub"), ANY, ["transformers", "give the model"]),
@@ -140,7 +153,7 @@ MISTAKES = {
         RuntimeError,
         ["0.weight", "unstream()"],
     ),
-    "move a streamed model": (lambda at: at.streamed.to("cpu"), RuntimeError, ["to()", "unstream()"]),
+    "move a streamed model": (lambda at: at.streamed.to(torch.float64), RuntimeError, ["to()", "unstream()"]),
     "train a streamed model": (lambda at: at.streamed.train(), RuntimeError, ["train()", "unstream()"]),
     "save its parameters": (
         lambda at: penstock.save(dict(at.streamed.named_parameters()), "p.pt"),
@@ -152,7 +165,7 @@ MISTAKES = {
     "set_memory 8": (lambda at: at.streamed.set_memory(8), MemoryError, ["set_memory", "least that works"]),
     # ---- plan()
     "plan missing": (lambda at: plan("nope", "1GiB"), F, ["nope"]),
-    "plan a text": (lambda at: plan("t.txt", "1GiB"), V, ["t.txt"]),
+    "plan a text": (lambda at: plan("t.txt", "1GiB"), U, ["t.txt"]),
     "plan None": (lambda at: plan(None, "1GiB"), T, ["plan", "folder", "NoneType"]),
     "plan memory auto": (lambda at: plan(FILE, "auto"), V, ["memory", "auto"]),
     "plan memory 8": (lambda at: plan(FILE, 8), MemoryError, ["8", "least"]),
@@ -174,7 +187,7 @@ MISTAKES = {
     ),
     "rows of a missing file": (lambda at: penstock.TensorRows("nope.safetensors", "w"), F, ["nope.safetensors"]),
     "rows of no path": (lambda at: penstock.TensorRows(None, "w"), T, ["NoneType", "path"]),
-    "rows of a text": (lambda at: penstock.TensorRows("t.txt", "w"), V, ["t.txt"]),
+    "rows of a text": (lambda at: penstock.TensorRows("t.txt", "w"), U, ["t.txt"]),
     "gather 50": (lambda at: at.rows.gather([50]), V, ["ids[0]", "50", "there are 50"]),
     "gather -1": (lambda at: at.rows.gather([-1]), V, ["ids[0]", "-1"]),
     "gather 1.5": (lambda at: at.rows.gather(np.array([1.5])), ANY, ["ids", "int64"]),
@@ -254,8 +267,28 @@ MISTAKES = {
     ),
     "load dtype int": (lambda at: penstock.load(FILE, dtype="int8"), V, ["dtype", "int8", "bfloat16"]),
     "load dtype half": (lambda at: penstock.load(FILE, dtype="half"), V, ["dtype", "half", "float16"]),
-    "load device 0": (lambda at: penstock.load(FILE, device=0), T, ["device", "0 (int)", "'cpu'"]),
-    "load device cuda": (lambda at: penstock.load(FILE, device="cuda"), V, ["device", "cuda", "map_location"]),
+    "load device 99": (lambda at: penstock.load(FILE, device=99), V, ["device='cuda:99'", "GPU", "device='cpu'"]),
+    "load device gpu": (lambda at: penstock.load(FILE, device="gpu"), V, ["device", "'gpu'", "'cuda:1'", "number"]),
+    "map_location 99": (lambda at: penstock.load(FILE, map_location=99), V, ["cuda:99", "GPU", "map_location='cpu'"]),
+    "load a plain pickle": (lambda at: penstock.load("plain.pkl"), U, ["plain.pkl", "it is a pickle", "pickle.load()"]),
+    "load an old pickle": (lambda at: penstock.load("plain2.pkl"), U, ["plain2.pkl", "it is a pickle"]),
+    "load an object's pickle": (lambda at: penstock.load("object.pkl"), U, ["object.pkl", "it is a pickle"]),
+    "save into /proc": (lambda at: penstock.save({"a": 1}, "/proc/a.pt"), F, ["/proc/a.pt", "a folder of a disk"]),
+    "rows past the end": (
+        lambda at: penstock.read_rows("0.npy", [10**6], np.empty((1, 4), "f4")),
+        penstock.EndOfFile,
+        ["0.npy", "row 1000000", "ask for rows that the file has"],
+    ),
+    "pickle a store": (lambda at: pickle.dumps(at.store), T, ["penstock.CheckpointStore", "its folders", "process"]),
+    "copy a store": (lambda at: copy.deepcopy(at.store), T, ["penstock.CheckpointStore", "its folders"]),
+    "pickle a checkpoint": (lambda at: pickle.dumps(at.checkpoint), T, ["penstock.Checkpoint", "its path"]),
+    "pickle a transfer": (lambda at: pickle.dumps(transfer()), T, ["penstock.Transfer", "its arguments", "process"]),
+    "copy a transfer": (lambda at: copy.copy(transfer()), T, ["penstock.Transfer", "its arguments"]),
+    "pickle a save": (
+        lambda at: pickle.dumps(penstock.save_async({"a": torch.zeros(2)}, "async.pt")),
+        T,
+        ["penstock.PendingSave", "its arguments"],
+    ),
     "npy of one path": (lambda at: penstock.read_npy("0.npy"), T, ["paths", "[path]"]),
     "npy of nothing": (lambda at: penstock.read_npy([]), V, ["paths", "empty"]),
     "npy of two shapes": (lambda at: penstock.read_npy(["0.npy", "other.npy"]), V, ["other.npy", "(3, 2)"]),

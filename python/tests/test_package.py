@@ -127,6 +127,15 @@ def test_libraries():
     assert exported == ["PyInit__core"]
 
 
+def test_no_planted_defect_is_in_it():
+    """They are compiled in only for tests/attack, by a definition that no wheel has."""
+    planted = (Path(__file__).parents[2] / "tests" / "attack" / "planted.py").read_text()
+    names = re.findall(r'^    "(\w+)": Defect\(', planted, re.MULTILINE)
+    content = MODULE.read_bytes()
+    assert len(names) >= 10
+    assert [name for name in names if name.encode() in content] == []
+
+
 def test_a_framework_that_is_not_installed_is_named():
     if importlib.util.find_spec("lightning") or importlib.util.find_spec("pytorch_lightning"):
         pytest.skip("PyTorch Lightning is installed")

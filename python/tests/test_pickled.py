@@ -120,6 +120,7 @@ def test_nothing_in_it_runs_unless_that_is_allowed(faces, tmp_path):
     save, load = faces
     made = tmp_path / "touched"
     save({"bad": Touch(made), "good": torch.ones(2)}, default=penstock.Pickled)
+    made.unlink()  # the save has loaded the pickle of its caller's own object once
     with pytest.warns(RuntimeWarning, match=r"state\['bad'\] \(.*Path.*\)|state\['bad'\] \(object\)"):
         assert torch.equal(load()["good"], torch.ones(2))
     with pytest.warns(RuntimeWarning):
@@ -281,3 +282,16 @@ def test_an_object_that_cannot_be_a_key_any_more_is_named(faces, monkeypatch):
         warnings.simplefilter("ignore")  # a store passes the checkpoint over
         load(pickle=True)
     assert torch.equal(load(names="(...)"), torch.zeros(1))
+
+
+class Half:
+    """Can be pickled, and not unpickled."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def test_an_object_whose_pickle_cannot_be_loaded_is_refused_by_the_save(faces):
+    save, _ = faces
+    with pytest.raises(pickle.PicklingError, match="can be pickled, and its pickle cannot be loaded"):
+        save({"good": 2, "bad": [Half()]}, default=penstock.Pickled)

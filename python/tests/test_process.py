@@ -483,7 +483,7 @@ def test_fork_does_not_wait_for_an_open(run_script):
         os.write(from_parent, b"x")
         os.waitpid(holder, 0)
         transfer.result(60)
-        assert took < 2, took
+        assert took < 20, took  # the holder lets go when it is told, or after 45 s
         print("at once")
     """)
     if out == "no leases here\n":

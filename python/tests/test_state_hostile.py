@@ -66,8 +66,28 @@ def untyped(dtype, size=(24,), stride=(1,), elements=24):
     return Call(utils._rebuild_tensor_v3, storage, 0, size, stride, False, collections.OrderedDict(), dtype)
 
 
+def graded(*changes):
+    """A tensor that requires grad, as the writer makes it on an untyped storage, with other arguments at places."""
+    made = untyped(torch.float32, (6,))
+    arguments = [made.function, torch.Tensor, made.arguments, {"requires_grad": True}]
+    for place, value in changes:
+        arguments[place] = value
+    return Call(torch._tensor._rebuild_from_type_v2, *arguments)
+
+
 HUGE = 1 << 62
 PT = {
+    "a gradient of bytes": {"w": graded((2, untyped(torch.uint8).arguments))},
+    "a gradient that is no bool": {"w": graded((3, {"requires_grad": 5}))},
+    "a tensor with another attribute": {"w": graded((3, {"data": True}))},
+    "a tensor with two attributes": {"w": graded((3, {"requires_grad": True, "x": True}))},
+    "a tensor without attributes": {"w": graded((3, {}))},
+    "a tensor whose attributes are a list": {"w": graded((3, ["requires_grad", True]))},
+    "a tensor of a storage class": {"w": graded((1, torch.FloatStorage))},
+    "a tensor that a set makes": {"w": graded((0, set))},
+    "a tensor of a tensor that is made already": {"w": graded((2, (untyped(torch.float32, (6,)),)))},
+    "the class of tensors": {"w": torch.Tensor},
+    "the class of tensors, called": {"w": Call(torch.Tensor, 3)},
     "a device that nobody knows": {"d": Call(torch.device, "nonsense")},
     "a device with a number that cannot be": {"d": Call(torch.device, "cuda", HUGE)},
     "a device of a name with NUL": {"d": Call(torch.device, "cp\0u")},
@@ -163,7 +183,7 @@ def test_a_storage_of_a_gpu_names_the_cure(tmp_path):
 def test_a_map_location_that_is_not_here_is_named(tmp_path, name, where):
     path = tmp_path / name
     penstock.save({"w": torch.zeros(3)}, path)
-    with pytest.raises(ValueError, match=r"load: '.*': map_location: .* 'cpu' on 'cuda.*map_location='cpu'") as raised:
+    with pytest.raises(ValueError, match=r"load: '.*': map_location='cuda.*': no GPU .*map_location='cpu'") as raised:
         penstock.load(path, map_location=where)
     assert "is of the device" not in str(raised.value)
 
@@ -255,8 +275,8 @@ def test_safetensors(tmp_path, what):
 @pytest.mark.parametrize("kind", ["F4", "F6_E2M3", "F6_E3M2"])
 def test_types_that_torch_lacks_are_named(tmp_path, kind):
     path = tmp_path / "m.safetensors"
-    shape = (16,) if kind == "F4" else (32,)
-    path.write_bytes(safetensors(entry(kind, shape, 0, 8 if kind == "F4" else 24)))
+    shape = (16, 3) if kind == "F4" else (32,)  # torch has two F4 as one element
+    path.write_bytes(safetensors(entry(kind, shape, 0, 24)))
     with pytest.raises(penstock.Unsupported, match=f"tensor 'w': torch has no type for {kind}"):
         penstock.load(path)
 

@@ -486,5 +486,5 @@ def test_a_file_is_what_its_content_says(tmp_path):
     for mapped in (False, True):
         found = penstock.load(tmp_path / "index", mmap=mapped)
         assert list(found) == ["b"] and torch.equal(found["b"], state["b"])
-    with pytest.raises(penstock.Damaged, match="give its path"):
+    with pytest.raises(penstock.Unsupported, match="give its path"):
         penstock.load(io.BytesIO((tmp_path / "index").read_bytes()))

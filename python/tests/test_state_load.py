@@ -484,7 +484,7 @@ def test_an_index_that_lies_is_an_error(tmp_path):
         penstock.load(path)
     index["weight_map"]["more"] = "../elsewhere.safetensors"
     path.write_text(json.dumps(index))
-    with pytest.raises(penstock.Damaged):
+    with pytest.raises(penstock.Unsupported):
         penstock.load(path)
 
 

@@ -14,6 +14,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 
 import penstock
 import pytest
@@ -100,6 +101,24 @@ def test_shards_that_another_index_names_stay(tmp_path):
     save(path, 2.0)
     same(other, 1.0)
     same(path, 2.0)
+
+
+def test_shards_of_another_program_stay_and_are_named_once(tmp_path):
+    path = tmp_path / INDEX
+    theirs = {"a-1.safetensors": {"a": torch.ones(9)}, "b-2.safetensors": {"b": torch.ones(9)}}
+    for name, tensors in theirs.items():
+        safetensors.save_file(tensors, tmp_path / name)
+    path.write_text(json.dumps({"weight_map": {key: name for name, tensors in theirs.items() for key in tensors}}))
+    with pytest.warns(RuntimeWarning, match="a-1.safetensors' and 1 more shards of the earlier index .* were left"):
+        save(path, 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save(path, 2.0)
+    same(path, 2.0)
+    path.write_text(json.dumps({"weight_map": {"a": "a-1.safetensors"}}))
+    with pytest.warns(RuntimeWarning, match="a-1.safetensors' of the earlier index .* was left"):
+        penstock.save(iter([("x", torch.zeros(3))]), path)
+    assert {*theirs} <= {*os.listdir(tmp_path)}
 
 
 def test_indexes_whose_names_begin_alike_keep_their_shards(tmp_path):
@@ -412,6 +431,7 @@ def test_a_load_leaves_no_file_open(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.timed
 def test_many_tensors_of_a_shard_cost_no_more_than_those_of_a_file(tmp_path):
     state = {f"t{i}": torch.full((1,), float(i)) for i in range(8000)}
     took = {}
@@ -422,3 +442,79 @@ def test_many_tensors_of_a_shard_cost_no_more_than_those_of_a_file(tmp_path):
         took[name] = time.perf_counter() - start
         assert list(found) == list(state)
     assert took[INDEX] < 4 * took["m.safetensors"] + 0.5, took
+
+
+def save_bin(folder, state=None):
+    """As transformers saved before safetensors: shards of torch.save, and an index."""
+    state = weights(3.0) if state is None else state
+    names, half = list(state), len(state) // 2
+    files = {name: f"pytorch_model-0000{1 + (i >= half)}-of-00002.bin" for i, name in enumerate(names)}
+    for file in set(files.values()):
+        torch.save({name: state[name] for name in names if files[name] == file}, folder / file)
+    index = folder / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": files}))
+    return index
+
+
+def test_an_index_of_shards_of_torch_save(tmp_path):
+    base = torch.arange(6000.0)
+    state = {
+        **weights(3.0),
+        "half": torch.arange(30).half().reshape(5, 6),
+        "parameter": torch.nn.Parameter(torch.ones(3)),
+        "part": base[1000:1010],
+        "tied": base[1000:1010],
+        "scalar": torch.tensor(4),
+        "empty": torch.empty(0, 3),
+        "transposed": torch.ones(4, 5).t(),
+    }
+    index = save_bin(tmp_path, state)
+    plain = [name for name in state if name != "transposed"]
+    found = penstock.load(index, names=plain)
+    assert found.keys() == set(plain)
+    assert all(torch.equal(found[name], state[name]) and found[name].dtype == state[name].dtype for name in plain)
+    with pytest.raises(penstock.Unsupported, match="-00002-of-.*'transposed' is not read.*give the path of the shard"):
+        penstock.load(index)
+    assert penstock.load(tmp_path / "pytorch_model-00002-of-00002.bin")["transposed"].shape == (5, 4)
+    del state["transposed"]
+    save_bin(tmp_path, state)
+    into = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    penstock.load(index, into=into)
+    assert all(torch.equal(into[name], tensor) for name, tensor in state.items())
+    assert {info.name for info in penstock.inspect(index)} == set(state)
+
+
+def test_a_damaged_shard_of_torch_save_is_found(tmp_path):
+    index = save_bin(tmp_path)
+    shard = tmp_path / "pytorch_model-00001-of-00002.bin"
+    content = bytearray(shard.read_bytes())
+    at = content.index(torch.full((1000,), 4.0).numpy().tobytes())
+    content[at + 40] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(penstock.Damaged, match="-00001-of-"):
+        penstock.load(index)
+    shard.write_bytes(content[:3000])
+    with pytest.raises(penstock.Damaged, match="-00001-of-"):
+        penstock.load(index)
+    torch.save({"other": torch.ones(3)}, shard)
+    with pytest.raises(penstock.Damaged, match="the index .* says that tensor 'layer.0' is in this file"):
+        penstock.load(index)
+    torch.save([torch.ones(3)], shard)
+    with pytest.raises(penstock.Damaged, match="'layer.0' is in this file"):
+        penstock.load(index)
+    shard.write_text(json.dumps({"weight_map": {"layer.0": "x"}}))
+    with pytest.raises(penstock.Unsupported, match="another index"):
+        penstock.load(index)
+    shard.unlink()
+    with pytest.raises(FileNotFoundError):
+        penstock.load(index)
+
+
+def test_the_advice_for_shards_of_torch_save_converts_all(tmp_path):
+    save_bin(tmp_path)
+    with pytest.raises(FileNotFoundError, match="has no .safetensors file") as error:
+        penstock.stream(torch.nn.Linear(1, 1), tmp_path, memory="1MiB")
+    command = re.search(r"`penstock ([^`]*)`", str(error.value))[1].split()
+    subprocess.run([sys.executable, "-m", "penstock", *command], check=True, capture_output=True)
+    same(tmp_path / INDEX, 3.0)
+    assert {name for file in tmp_path.glob("*.safetensors") for name in safetensors.load_file(file)} == set(weights())

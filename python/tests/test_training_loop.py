@@ -98,6 +98,165 @@ def test_sigterm_again_during_the_last_save_says_nothing_new(run_script):
     assert out == "{'x': 1} 3\n"
 
 
+def test_sigterm_that_a_forked_child_inherits_ends_it(run_script):
+    """Children have the handler from before the block: Pool and Process.terminate() need it."""
+    out = run_script(
+        """
+        import multiprocessing, os, penstock, signal, threading, time
+        context = multiprocessing.get_context("fork")
+
+        def nap():
+            time.sleep(100)
+
+        store = penstock.CheckpointStore("c")
+        with store.save_on_sigterm(lambda: {"x": 1}) as outer, store.save_on_sigterm(lambda: {"x": 2}) as guard:
+            child = context.Process(target=nap)
+            child.start()
+            child.terminate()
+            child.join(30)
+            print(child.exitcode)
+            with context.Pool(2) as pool:
+                print(pool.map(abs, [-1, -2]))
+            if os.fork() == 0:
+                guard.arrived = True
+                guard.step_end(1)                 # saves nothing: the store is the parent's
+                guard.__exit__(None, None, None)
+                os._exit(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+            print(os.waitstatus_to_exitcode(os.wait()[1]))
+
+            def fork():
+                if os.fork() == 0:
+                    masked = signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+                    os._exit(2 * masked + (signal.getsignal(signal.SIGTERM) == signal.SIG_DFL))
+
+            thread = threading.Thread(target=fork)
+            thread.start()
+            thread.join()
+            print(os.waitstatus_to_exitcode(os.wait()[1]))
+            mine = lambda *_: os._exit(9)
+            signal.signal(signal.SIGTERM, mine)   # of the program itself: it stays
+            child = context.Process(target=nap)
+            child.start()
+            time.sleep(0.3)
+            child.terminate()
+            child.join(30)
+            print(child.exitcode)
+            signal.signal(signal.SIGTERM, guard._handler)
+            guard.step_end(1)
+            print(signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        print(store.list(), signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+        """
+    )
+    assert out.splitlines() == ["-15", "[1, 2]", "1", "1", "9", "False", "[] True"]
+
+
+GROUP = """
+import os, signal, sys, time
+import penstock, torch
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1_000_000
+
+    def __getitem__(self, i):
+        time.sleep(0.002)
+        return torch.ones(4)
+
+def train():
+    weights = torch.zeros(4)
+    how = {"num_workers": 2, "multiprocessing_context": sys.argv[2]}
+    with penstock.CheckpointStore(sys.argv[1], keep=2) as store:
+        with store.save_on_sigterm(lambda: {"w": weights}) as guard:
+            loader = torch.utils.data.DataLoader(Data(), batch_size=4, **how)
+            for step, batch in enumerate(loader):
+                weights += batch[0]
+                if step == 20:
+                    print("training", flush=True)
+                time.sleep(0.2 if step > 20 else 0)     # workers that die are found before the end of the step
+                guard.step_end(step)
+
+if __name__ == "__main__":
+    train()
+"""
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_sigterm_for_the_process_group_saves_where_a_loader_has_workers(tmp_path, script, context):
+    child = script(GROUP, tmp_path / "c", context, start_new_session=True, env={"OMP_NUM_THREADS": "1"})
+    try:
+        assert child.stdout.readline() == "training\n"
+        os.killpg(child.pid, signal.SIGTERM)
+        _, err = child.communicate(timeout=60)
+        assert child.returncode == 143, err
+        with pytest.raises(ProcessLookupError):  # and the workers have ended, too
+            for _ in range(100):
+                os.killpg(child.pid, 0)
+                time.sleep(0.1)
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+    with penstock.CheckpointStore(tmp_path / "c") as store:
+        info = store.latest()
+        assert info is not None and info.step >= 20 and (store.load()["w"] == info.step + 1).all()
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_sigterm_of_a_worker_counts_where_its_parent_sends_it(tmp_path, script, context):
+    child = script(
+        GROUP.replace(
+            "guard.step_end(step)",
+            """guard.step_end(step)
+                if step == 20:
+                    workers = iterator_of(loader)._workers
+                    os.system(f"kill {workers[0].pid}")          # another process
+                    time.sleep(0.5)
+                    print([worker.is_alive() for worker in workers])
+                    for worker in workers:
+                        worker.terminate()
+                        worker.join(30)
+                        print(worker.exitcode)
+                    os._exit(0)""",
+        ).replace(
+            "def train():",
+            """def iterator_of(loader):
+    import gc
+    kind = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+    return next(one for one in gc.get_objects() if isinstance(one, kind))
+
+def train():""",
+        ),
+        tmp_path / "c",
+        context,
+        env={"OMP_NUM_THREADS": "1"},
+    )
+    out, err = child.communicate(timeout=60)
+    assert out.splitlines() == ["training", "[True, True]", "0", "0"], (out, err)
+
+
+def test_a_progress_function_that_saves_to_its_own_store_gets_an_error(store):
+    """It would wait for itself."""
+    state = {"w": torch.ones(1_000_000)}
+    refused = []
+
+    def tries(*_):
+        for call in (
+            lambda: store.save(state),
+            lambda: store.save_async(state),
+            lambda: store.collect(),
+            lambda: store.remove(1),
+        ):
+            if len(refused) < 4:
+                with pytest.raises(ValueError, match="progress function of a save of this store called this"):
+                    call()
+                refused.append(call)
+        store.list()
+        store.wait()
+
+    store.save(state, step=1, progress=tries)
+    assert len(refused) == 4 and [info.step for info in store.list()] == [1]
+    store.save(state, step=2)
+
+
 # ---- in every step
 
 
@@ -171,9 +330,15 @@ def test_step_overlap_every_and_errors(tmp_path, full_disk):
         assert [i.step for i in store.list()] == [12, 15] and overlap.step == 16
     big = torch.zeros(1_000_000)
     with penstock.CheckpointStore(tmp_path / "d") as store:
-        with pytest.warns(RuntimeWarning, match="training goes on"):
+        with pytest.warns(RuntimeWarning, match="training goes on"), pytest.raises(OSError):  # the last one
             with penstock.StepOverlap(store, optimizer, lambda: {"big": big}) as overlap:
                 run()
         assert overlap.failures == 6 and store.list() == []
+        with pytest.warns(RuntimeWarning, match="the last save of StepOverlap failed"), pytest.raises(KeyError):
+            with penstock.StepOverlap(store, optimizer, lambda: {"big": big}, every=6) as overlap:
+                run()
+                raise KeyError
+        assert overlap.failures == 1
+        overlap.close()
     with pytest.raises(ValueError, match="on_error"):
         penstock.StepOverlap(store, optimizer, state, on_error="ignore")

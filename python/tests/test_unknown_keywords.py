@@ -41,7 +41,7 @@ def public_calls():
 
 # Classes that other calls make: an exception, a tuple, a row of a table.
 OTHERS = {"Error", "Cancelled", "Damaged", "EndOfFile", "Unsupported", "WouldBlock"}
-OTHERS |= {"CheckpointProblem", "CheckpointTensor", "TensorInfo", "IncompatibleKeys", "SaveOnSigterm"}
+OTHERS |= {"CheckpointProblem", "CheckpointTensor", "TensorInfo", "IncompatibleKeys", "SaveOnSigterm", "Unread"}
 CALLS = {name: function for name, function in public_calls() if name.partition(".")[0] not in OTHERS}
 CALLS = {name: function for name, function in CALLS.items() if names_of(function)}
 

@@ -51,6 +51,20 @@ class Model(torch.nn.Module):
         return self.head(self.norm(x))
 
 
+class NormsLast(torch.nn.Module):
+    """A layer as transformers has them: its norms are registered last and called first."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.attention = Layer(width)
+        self.mlp = Layer(2 * width)
+        self.norm, self.norm_2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(2 * width)
+
+    def forward(self, x):
+        x = self.attention(self.norm(x))
+        return self.mlp(self.norm_2(torch.cat([x, x], -1)))[..., : x.shape[-1]]
+
+
 def on_meta(**shape):
     with torch.device("meta"):
         return Model(**shape)
@@ -113,6 +127,33 @@ def test_files_of_another_dtype_take_their_own_bytes(tmp_path):
         assert (streamed.stream_stats().rows_bytes_read > 0) == (memory == total)
         assert torch.equal(run(streamed.unstream(), ids), expected)
         assert streamed.head.weight is streamed.embed.weight and streamed.head.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("layers", [1, 1.4])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_first_pass_reads_the_weights_once(tmp_path, layers, backwards):
+    class Stack(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(NormsLast(48) for _ in range(20))
+
+        def forward(self, x):
+            for layer in reversed(self.layers) if backwards else self.layers:
+                x = layer(x)
+            return x
+
+    torch.manual_seed(3)
+    whole, x = Stack().eval(), torch.randn(1, 48)
+    penstock.save(whole.state_dict(), tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        empty = Stack()
+    of_layer = sum(one.nbytes for one in whole.layers[0].parameters())
+    model = penstock.stream(empty, tmp_path, memory=int(layers * of_layer))
+    assert torch.equal(run(model, x), run(whole, x))
+    stats = model.stream_stats()
+    assert any(name.endswith(".mlp.up") for name in stats.stall_s)  # layers were divided
+    assert stats.bytes_read <= 1.05 * stats.plan["read_bytes"]
+    assert torch.equal(run(model, x), run(whole, x))
 
 
 def test_budgets_may_change(saved):
@@ -256,12 +297,14 @@ def test_threads_take_turns(saved):
 USES = {
     "train()": lambda model: model.train(),
     "load_state_dict()": lambda model: model.load_state_dict({}),
-    "to()": lambda model: model.to("cpu"),
-    "cpu()": lambda model: model.cpu(),
+    "to()": lambda model: model.to(torch.float64),
+    "to(": lambda model: model.to("meta"),
+    "cuda()": lambda model: model.cuda(),
+    "double()": lambda model: model.double(),
     "half()": lambda model: model.half(),
     "type()": lambda model: model.type(torch.float16),
     "share_memory()": lambda model: model.share_memory(),
-    "_apply()": lambda model: model._apply(lambda tensor: tensor),
+    "_apply()": lambda model: model._apply(lambda tensor: tensor.clone()),
     "pickling": lambda model: torch.save(model, io.BytesIO()),
     "pickling and": pickle.dumps,
     "pickling and copying": copy.deepcopy,

@@ -15,7 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from penstock.weights import _turns  # noqa: E402
+from penstock.weights import _stream, _turns  # noqa: E402
 
 nn, WIDTH = torch.nn, 64
 
@@ -471,3 +471,82 @@ def test_a_file_that_was_moved_and_put_back(case):
         model.unstream()
     os.rename(made.path + ".away", made.path)
     assert torch.equal(model.unstream()(made.x), made.inner(made.x))
+
+
+# ---- the budget changes
+
+
+def test_layers_that_share_bytes_of_a_file(case):
+    """One may leave the memory while another stays."""
+    made = case()
+    for one in range(1, 6):
+        made.inner.layers[one].linear.load_state_dict(made.inner.layers[one // 2].linear.state_dict())
+    state = made.inner.state_dict()
+    for one in range(1, 6):
+        for name in ("weight", "bias"):
+            state[f"layers.{one}.linear.{name}"] = state[f"layers.{one // 2}.linear.{name}"]
+    made.path += ".pt"
+    torch.save(state, made.path)
+    least, _, every = made.budgets
+    model = made.stream(every)
+    for step in range(20):
+        model.set_memory(least + (every - least) * (step * 7 % 20) // 20)
+        assert torch.equal(model(made.x), made.inner(made.x)), step
+
+
+def _interrupted(model, x, function, line):
+    """Runs a pass, which Ctrl-C ends at this line of a function. False if it has no such line."""
+
+    def trace(frame, event, _):
+        if frame.f_code is not function.__code__:
+            return None
+        return at_line
+
+    def at_line(frame, event, _):
+        if event == "line" and frame.f_lineno == line:
+            raise KeyboardInterrupt
+        return at_line
+
+    sys.settrace(trace)
+    try:
+        model(x)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def test_a_pass_after_one_that_ctrl_c_ended_is_right(case):
+    made = case()
+    least = made.budgets[0]
+    budgets = least, least + 20_000  # layers are read in both
+    model = made.stream(least)
+    function = _stream._Weights._bound
+    first = function.__code__.co_firstlineno
+    ended = 0
+    for line in range(first + 1, first + 15):
+        for memory in budgets:  # each changes the addresses of the weights
+            model.set_memory(memory)
+            ended += _interrupted(model, made.x, function, line)
+            assert torch.equal(model(made.x), made.inner(made.x)), line - first
+    assert ended > 10
+
+
+def test_a_weight_that_a_layer_used_before_the_budget_changed(case):
+    made = case()
+    least, _, every = made.budgets
+    model = made.stream(every)
+    weight, used = model.layers[5].linear.weight, []
+
+    def change(module, _):
+        if not used:
+            model.set_memory(least)  # in force with the next layer
+            used.append(weight * 1)
+
+    model.layers[0].linear.register_forward_pre_hook(change)
+    assert torch.equal(model(made.x), made.inner(made.x))
+    assert torch.equal(used[0], made.inner.layers[5].linear.weight)
+    model(made.x)
+    with pytest.raises(RuntimeError, match=r"layers.5.linear.weight was used by"):
+        weight * 1

@@ -70,6 +70,7 @@ def test_the_least_budget_of_the_message_works_and_so_does_any_above(make, tmp_p
         assert streamed(memory).stream_stats().plan["used_bytes"] <= memory
 
 
+@pytest.mark.timed
 def test_stats_have_the_time_of_passes_and_the_share_of_the_bound(saved):
     folder, x, expected, total = saved
     model = penstock.stream(on_meta(), folder, memory=int(0.6 * total))

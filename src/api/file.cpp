@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/align.hpp"
 #include "base/host_memory.hpp"
 #include "base/raise.hpp"
 #include "os/appender.hpp"
 #include "os/local_file_system.hpp"
 
 #include <penstock/file.hpp>
+
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <string>
 
 namespace penstock {
 
@@ -254,6 +260,42 @@ FileStatus FileSystem::status(const std::string& path) const {
     return unwrap(there(impl_).status(path));
 }
 
+bool FileSystem::begins_with(const std::string& path, std::string_view bytes) const {
+    if (bytes.size() > base::kPageBytes) {
+        base::raise(
+            base::error(ErrorCode::kInvalidArgument, "begins_with", "more than 4 KiB", path));
+    }
+    const File file = open(path, {.follow = false, .cache = CachePolicy::kCached});
+    std::string found(bytes.size(), '\0');
+    std::size_t at = 0;
+    while (at < found.size()) {
+        const iovec rest{found.data() + at, found.size() - at};
+        const auto moved = file.handle()->read_at(os::Lane::kBuffered, at, {&rest, 1});
+        if (moved < 0 && moved != -EINTR) {
+            base::raise(base::system_error(static_cast<int>(-moved), "begins_with", path));
+        }
+        if (moved == 0) {
+            return false;
+        }
+        at += moved > 0 ? static_cast<std::size_t>(moved) : 0;
+    }
+    return found == bytes;
+}
+
+std::optional<FileStatus> FileSystem::find(const std::string& path) const {
+    if (impl_ == os::local_file_system() && os::is_missing(path)) {
+        return std::nullopt;
+    }
+    auto found = there(impl_).status(path);
+    if (!found) {
+        const int number = found.error().system_errno;
+        if (number == ENOENT || number == ENOTDIR || number == ENAMETOOLONG) {
+            return std::nullopt;
+        }
+    }
+    return unwrap(std::move(found));
+}
+
 std::string FileSystem::resolve(const std::string& path) const {
     return unwrap(there(impl_).resolve(path));
 }
@@ -274,8 +316,8 @@ bool FileLock::held() const noexcept {
     return lock_ != nullptr && lock_->is_named();
 }
 
-FileLock FileSystem::lock(const std::string& path) const {
-    return FileLock(std::shared_ptr<os::FileLock>(unwrap(there(impl_).lock(path))));
+FileLock FileSystem::lock(const std::string& path, bool make) const {
+    return FileLock(std::shared_ptr<os::FileLock>(unwrap(there(impl_).lock(path, make))));
 }
 
 void FileSystem::sync_folder(const std::string& path) const {

@@ -32,6 +32,8 @@ public:
                 return "closed";
             case ErrorCode::kDamaged:
                 return "damaged file";
+            case ErrorCode::kChanged:
+                return "changed memory";
         }
         return "unknown";
     }

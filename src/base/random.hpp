@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <random>
 
 namespace penstock::base {
@@ -21,7 +20,10 @@ public:
     ~SeededRandom();
 
 private:
-    std::optional<std::mt19937_64> before_;
+    friend std::uint64_t random_bits();
+
+    std::mt19937_64 random_;
+    SeededRandom* const before_;
 };
 
 }  // namespace penstock::base

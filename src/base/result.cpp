@@ -27,13 +27,20 @@ bool is_url(std::string_view path) {
     return false;
 }
 
+bool is_of_kernel(std::string_view path) {
+    return path.starts_with("/proc/") || path.starts_with("/sys/");
+}
+
 // The usual advice for an errno; empty if it needs none.
 std::string_view usual_cure(int system_errno, std::string_view path) {
     switch (system_errno) {
         case ENOENT:
             return is_url(path) ? "only local paths are opened, no URL (scheme://...): copy it to "
                                   "a local disk first"
-                                : "check the path, and that its folder is there";
+                   : is_of_kernel(path)
+                       ? "check the path; only the kernel makes files there: save to a folder of a "
+                         "disk"
+                       : "check the path, and that its folder is there";
         case ESPIPE:
             return "it has no offsets to read or write at (a pipe, or a file of /proc or /sys)";
         case EACCES:
@@ -63,6 +70,9 @@ std::string_view usual_cure(int system_errno, std::string_view path) {
         case EFAULT:
             return "the caller's memory is not there (it was unmapped, or it maps a file that was "
                    "cut); map the file again, or give other memory";
+        case ECANCELED:
+            return "the kernel could start no thread for it; raise the limit on threads (ulimit "
+                   "-u, or pids.max of the cgroup)";
         case ETXTBSY:
             return "the file is a program that is running";
         default:

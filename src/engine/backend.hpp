@@ -45,6 +45,9 @@ public:
     /// May a buffered request be pushed, or would that block the channel's thread? (Direct ones
     /// always.)
     [[nodiscard]] virtual bool takes_buffered() const = 0;
+    /// The kernel goes on by itself with what came short (io_uring). On FUSE with direct_io Linux
+    /// does that wrongly: it reads the same bytes once more, and counts them as the next ones.
+    [[nodiscard]] virtual bool goes_on_by_itself() const { return false; }
 
     /// Never blocks; room is the caller's care (`depth`).
     virtual void push(Request& request) = 0;

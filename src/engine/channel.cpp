@@ -25,10 +25,6 @@ constexpr base::Nanos kBatchWait = 50'000;
 // The clock is read once for all requests that are drawn in a turn: they are handed over together.
 constexpr base::Nanos kNotRead = -1;
 
-bool tries_again(std::int64_t result) {
-    return result == -EAGAIN || result == -EINTR;
-}
-
 // The kernel cuts a write at the limit on the size of files, and refuses a direct one that this
 // makes odd.
 int refusal_of(const Request& request) {
@@ -340,6 +336,7 @@ bool Channel::start(Part& part, const Draft& draft, base::Nanos now) {
     request.lane = draft.lane;
     request.done_bytes = 0;
     request.tries = 0;
+    request.by_call = false;
     request.unsettled_bytes = transfer.devices == nullptr ? 0 : bytes_to_settle(transfer, draft);
     part.plan.pop();
     ++part.in_flight;
@@ -411,8 +408,11 @@ void Channel::push(ChannelRequest& request, base::Nanos now) {
         push_to_device(request);
         return;
     }
-    const bool here = request.lane == os::Lane::kDirect ||
-                      (!request.draft.edge && !request.draft.cached && backend_->takes_buffered());
+    const bool by_call =
+        request.by_call || (request.file->info().in_user_space && backend_->goes_on_by_itself());
+    const bool here =
+        !by_call && (request.lane == os::Lane::kDirect ||
+                     (!request.draft.edge && !request.draft.cached && backend_->takes_buffered()));
     if (here) {
         ++at_backend_;
         backend_->push(request);
@@ -428,7 +428,7 @@ void Channel::came_back(ChannelRequest& request) {
     }
     if (request.result < 0) {
         const Transfer& transfer = *request.part->transfer;
-        const bool later = tries_again(request.result) && !transfer.stopped() && again(request);
+        const bool later = !transfer.stopped() && refused_for_now(request);
         if (!later && (transfer.stopped() || !read_apart(request))) {
             fail(request);
         }
@@ -525,9 +525,11 @@ void Channel::end_of_file(ChannelRequest& request) {
             const std::string row = transfer.extents.name_of(index);
             return fmt::format(
                 "the file has {} bytes, and {} bytes from byte {} on were asked for{}, up to {}; "
-                "ask for fewer, or allow a short read",
+                "{}",
                 end, extent.memory.bytes, extent.offset, row.empty() ? "" : " (" + row + ")",
-                extent.offset + extent.memory.bytes);
+                extent.offset + extent.memory.bytes,
+                row.empty() ? "ask for fewer, or allow a short read"
+                            : "ask for rows that the file has");
         };
         transfer.fail(base::error(ErrorCode::kEndOfFile, "read", message, request.file->info().path,
                                   extent.offset));

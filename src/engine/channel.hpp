@@ -60,6 +60,7 @@ struct ChannelRequest : Request, Job {
     std::uint32_t cached_bytes = 0;     ///< of the last try, from the page cache
     std::uint64_t unsettled_bytes = 0;  ///< for Transfer::settle(), where it is to be told
     Priority charged = Priority::kNormal;
+    bool by_call = false;            ///< not by the backend, which could not
     base::Fifo<Request> batch;       ///< done by one job, this one first
     base::Nanos troubled_since = 0;  ///< the first of `tries`
     base::Nanos due = 0;             ///< of the next one
@@ -161,6 +162,7 @@ private:
     void read_came_back(ChannelRequest& request);
     void write_came_back(ChannelRequest& request);
     bool again(ChannelRequest& request);
+    bool refused_for_now(ChannelRequest& request);
     bool try_delayed();
     void go_on(ChannelRequest& request, std::uint32_t align, base::Nanos now);
     void go_on_apart(ChannelRequest& request);

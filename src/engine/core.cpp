@@ -91,7 +91,9 @@ base::Result<Domain*> Core::domain_of(const os::File& file) {
 base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
     const DeviceId device = file.info().device;
     std::size_t first = chosen_;
-    if (file.descriptor(os::Lane::kBuffered) < 0) {
+    // On FUSE, io_uring may give wrong bytes (Backend::goes_on_by_itself), and libaio blocks.
+    const bool in_user_space = file.info().in_user_space;
+    if (in_user_space || file.descriptor(os::Lane::kBuffered) < 0) {
         while (first + 1 < platform_.backends.size() &&
                platform_.backends[first].needs_descriptors) {
             ++first;

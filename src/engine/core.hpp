@@ -175,7 +175,9 @@ private:
     void opened(Window& window, base::Result<void> result) noexcept;
     base::Result<bool> open_some(Window& window, Executor*& next_opener);
     base::Result<bool> open_file(Window& window, std::uint32_t index);
-    base::Result<void> preallocate(Window& window, std::uint32_t group);
+    [[nodiscard]] bool room_was_reserved(const Window& window) const;
+    base::Result<void> extend_files(Window& window);
+    base::Result<void> preallocate(Window& window, std::uint32_t group, bool reserves);
     void preallocate_by_device(Window& window) noexcept;
     void move_files(Window& window) noexcept;
     enum class AtOnce : std::uint8_t { kNone, kCached, kInMemory, kDirect };

@@ -5,6 +5,7 @@
 
 #include "base/clock.hpp"
 #include "base/intrusive.hpp"
+#include "base/planted.hpp"
 #include "base/short_vector.hpp"
 #include "engine/extents.hpp"
 #include "os/file.hpp"
@@ -134,7 +135,8 @@ std::uint64_t for_each_piece_over_gaps(const Extents& extents, const Draft& draf
                                return false;
                            }
                            const std::uint64_t step = std::min(end, bytes) - begin;
-                           visit(memory, begin, step);
+                           const bool early = begin != 0 && base::planted("gap_off_by_one");
+                           visit(memory, early ? begin - 1 : begin, step);
                            total += step;
                            return true;
                        });

@@ -4,6 +4,7 @@
 #include "engine/channel.hpp"
 
 #include <algorithm>
+#include <cerrno>
 
 namespace penstock::engine {
 
@@ -34,6 +35,22 @@ bool Channel::again(ChannelRequest& request) {
             now + (kPauseMin << std::min(request.tries - kTriesAtOnce - 1, kPauseDoublings));
         delayed_.push_back(request);
     }
+    return true;
+}
+
+// True where the request is on its way again. io_uring cancels a request that would block where it
+// may start no thread for it: at the limit on those of a user or of a container. Nobody else
+// cancels one. A blocking call needs no such thread.
+bool Channel::refused_for_now(ChannelRequest& request) {
+    if (request.result == -EAGAIN || request.result == -EINTR) {
+        return again(request);
+    }
+    if (request.result != -ECANCELED || request.by_call || request.draft.to_device) {
+        return false;
+    }
+    request.by_call = true;
+    counters_.retries.add(1);
+    push(request, clock_.now());
     return true;
 }
 

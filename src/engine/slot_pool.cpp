@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/slot_pool.hpp"
 
+#include "base/assert.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -89,6 +91,7 @@ base::Result<SlotChunk*> SlotPool::take(Holder& holder, Mover& mover) {
 }
 
 void SlotPool::give_back(const MemoryPlace& place, SlotChunk& chunk) {
+    PENSTOCK_ASSERT(chunk.out == 0);  // another channel cuts it and moves bytes through it
     const std::lock_guard lock(mutex_);
     device_of(place).free.push_back(&chunk);
     tell_waiters(place);

@@ -40,6 +40,7 @@ base::Result<Slot*> Slots::take(std::uint32_t bytes, Mover& mover) {
 void Slots::give_back(Slot& slot) {
     SlotChunk& chunk = *slot.chunk;
     Shelf& shelf = shelf_of(slot.bytes);
+    PENSTOCK_ASSERT(chunk.out != 0);
     if (!chunk.leaves) {
         shelf.free.push_front(slot);
     }

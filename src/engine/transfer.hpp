@@ -95,6 +95,7 @@ struct Window : Job, RoomWaiter {
     std::uint32_t descriptors = 0;  ///< of its files
     int highest_descriptor = -1;
     std::uint32_t domains_left = 0;  ///< whose files are still to be synced and closed
+    bool reserves = false;           ///< room for its files, whose sizes come next
     bool on_caller = false;          ///< its parts are turned on the caller's thread (inline)
 };
 

@@ -151,6 +151,7 @@ base::Result<void> Core::begin_open(Window& window, bool caller_waits) {
         return lay_out_and_link(window);
     }
     PENSTOCK_CHECK(find_domains(window));
+    window.reserves = transfer.extents.count() > 1;
     window.domains_left = static_cast<std::uint32_t>(window.domains.size());
     if (caller_waits) {
         preallocate_by_device(window);
@@ -160,23 +161,36 @@ base::Result<void> Core::begin_open(Window& window, bool caller_waits) {
     return {};
 }
 
-// The files of one device after the other's, each on a thread of the device's.
+// The files of one device after the other's, each on a thread of the device's. No file of several
+// is extended before all have their room: where one is refused, the others are as they were.
 void Core::preallocate_by_device(Window& window) noexcept {
-    PENSTOCK_ASSERT(window.domains_left != 0);
-    const std::uint32_t group = --window.domains_left;
-    auto made = base::as_result("preallocate", [&] { return preallocate(window, group); });
-    if (!made) {
-        failed(window, std::move(made.error()));
-    } else if (group != 0) {
-        post<&Core::preallocate_by_device>(window, window.domains[group - 1]->blocking());
-    } else {
-        move_files(window);
+    for (;;) {
+        PENSTOCK_ASSERT(window.domains_left != 0);
+        const std::uint32_t group = --window.domains_left;
+        auto made = base::as_result("preallocate",
+                                    [&] { return preallocate(window, group, window.reserves); });
+        if (!made) {
+            failed(window, std::move(made.error()));
+            return;
+        }
+        if (group == 0) {
+            if (!std::exchange(window.reserves, false)) {
+                move_files(window);
+                return;
+            }
+            window.domains_left = static_cast<std::uint32_t>(window.domains.size());
+        }
+        if (window.domains.size() > 1) {
+            post<&Core::preallocate_by_device>(window,
+                                               window.domains[window.domains_left - 1]->blocking());
+            return;
+        }
     }
 }
 
 // A run that extends its file gets its room first: extending writes wait for each other, and a full
-// disk is better met now. That a file system cannot is normal.
-base::Result<void> Core::preallocate(Window& window, std::uint32_t group) {
+// disk is better met now. That a file system cannot is normal. `reserves`: the sizes stay.
+base::Result<void> Core::preallocate(Window& window, std::uint32_t group, bool reserves) {
     Transfer& transfer = *window.transfer;
     if (transfer.op == Op::kRead || transfer.total_bytes < options_.preallocate_bytes_min) {
         return {};
@@ -186,17 +200,22 @@ base::Result<void> Core::preallocate(Window& window, std::uint32_t group) {
             continue;
         }
         os::File& file = *transfer.files[range.file];
+        // tmpfs gives the room once more, which takes half as long as the first time.
+        if (!reserves && file.info().in_memory && transfer.extents.count() > 1) {
+            continue;
+        }
         PENSTOCK_TRY(size, file.size());
         file.note_size(size);
         if (range.end <= size) {
             continue;
         }
         const std::uint64_t begin = std::max(range.begin, size);
-        auto made = file.preallocate(begin, range.end - begin);
+        auto made = reserves ? file.reserve(begin, range.end - begin)
+                             : file.preallocate(begin, range.end - begin);
         if (!made && made.error().code != ErrorCode::kUnsupported) {
             return made;
         }
-        if (made) {
+        if (made && !reserves) {
             file.note_size(range.end);
         }
     }
@@ -227,6 +246,7 @@ void Core::next_files(Window& window, bool on_caller) noexcept {
             std::min<std::uint64_t>(next + kWindowFiles, transfer.paths.size()));
     }
     window.opener = nullptr;
+    window.domains.clear();
     window.waits_for = &transfer;
     window.files = 0;
     for (std::uint32_t i = window.first_file; i < window.end_file; ++i) {
@@ -289,7 +309,7 @@ void Core::opened(Window& window, base::Result<void> result) noexcept {
             if (may_be_inline && run_inline(window)) {
                 return {};
             }
-            return lay_out_and_link(window);
+            return room_was_reserved(window) ? extend_files(window) : lay_out_and_link(window);
         });
     }
     if (!result) {
@@ -316,7 +336,7 @@ base::Result<bool> Core::open_some(Window& window, Executor*& next_opener) {
             return false;
         }
     }
-    PENSTOCK_CHECK(preallocate(window, Transfer::kJustOpen));
+    PENSTOCK_CHECK(preallocate(window, Transfer::kJustOpen, room_was_reserved(window)));
     for (std::uint32_t i = window.first_file; i < window.end_file; ++i) {
         if (transfer.groups[i] == Transfer::kJustOpen) {
             transfer.groups[i] = Transfer::kReady;
@@ -324,6 +344,27 @@ base::Result<bool> Core::open_some(Window& window, Executor*& next_opener) {
     }
     next_opener = window.to_open == 0 ? nullptr : next_opener;
     return true;
+}
+
+// Says whether files of the window got their room while they were opened, and no size yet.
+bool Core::room_was_reserved(const Window& window) const {
+    const Transfer& transfer = *window.transfer;
+    return transfer.op == Op::kWrite && transfer.extents.count() > 1 &&
+           transfer.total_bytes >= options_.preallocate_bytes_min;
+}
+
+base::Result<void> Core::extend_files(Window& window) {
+    PENSTOCK_CHECK(find_domains(window));
+    window.reserves = false;
+    window.domains_left = static_cast<std::uint32_t>(window.domains.size());
+    if (window.domains.size() > 1) {
+        post<&Core::preallocate_by_device>(window, window.domains.back()->blocking());
+    } else if (window.domains.size() == 1) {
+        preallocate_by_device(window);
+    } else {
+        return lay_out_and_link(window);
+    }
+    return {};
 }
 
 base::Result<bool> Core::open_file(Window& window, std::uint32_t index) {
@@ -409,7 +450,7 @@ base::Result<void> Core::find_domains(Window& window) {
 
 base::Result<void> Core::lay_out_and_link(Window& window) {
     Transfer& transfer = *window.transfer;
-    if (!transfer.paths.empty() || window.domains.empty()) {
+    if (window.domains.empty()) {
         PENSTOCK_CHECK(find_domains(window));
     }
     if (transfer.paths.empty()) {

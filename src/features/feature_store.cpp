@@ -2,6 +2,7 @@
 #include "base/near.hpp"
 #include "base/of_process.hpp"
 #include "base/raise.hpp"
+#include "base/units.hpp"
 #include "features/chunk_check.hpp"
 #include "features/device_tier.hpp"
 #include "features/gather_request.hpp"
@@ -10,6 +11,7 @@
 #include "format/fault.hpp"
 
 #include <penstock/feature_store.hpp>
+#include <penstock/machine.hpp>
 
 #include <fmt/format.h>
 #include <sys/types.h>
@@ -17,7 +19,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <mutex>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -86,6 +90,9 @@ struct FeatureStore::Impl {
     /// Guards `opened`, which close() on another thread lets go of.
     base::OfProcess<std::mutex> mutex{[] { return std::make_shared<std::mutex>(); }};
     std::unique_ptr<base::OfProcess<features::MemoryTier>> tier;  ///< nullptr: none
+    std::string memory_text;                                      ///< for describe()
+    bool pins_memory = true;                                      ///< for gathers to GPUs
+    bool warms_up = false;  ///< all rows come into memory, also those that nobody asks for
     std::int32_t device = 0;
     std::uint64_t device_bytes = 0;
     RowPolicy policy = RowPolicy::kWindow;
@@ -112,7 +119,7 @@ struct FeatureStore::Impl {
         return gpus->get(number, [&](std::shared_ptr<features::PinnedRows>& pinned) {
             const std::uint64_t bytes = number == device ? device_bytes : 0;
             const std::shared_ptr<features::MemoryTier> host = memory();
-            if (pinned == nullptr && host != nullptr && host->keeps_rows()) {
+            if (pinned == nullptr && host != nullptr && host->keeps_rows() && pins_memory) {
                 pinned = std::make_shared<features::PinnedRows>(host, from.directory.tables.size(),
                                                                 number);
             }
@@ -243,10 +250,23 @@ FeatureStore FeatureStore::open(std::shared_ptr<Engine> engine, const std::strin
     }
     impl->described = opened->described;
     impl->opened = opened;
-    if (options.ram_bytes != 0) {
+    const features::MemoryChoice memory = features::choose_memory(
+        options, opened->directory, opened->described.is_npy, available_memory_bytes());
+    impl->memory_text = memory.text;
+    impl->pins_memory = !memory.is_default;  // all of it would be taken at once
+    impl->warms_up = memory.is_default && memory.bytes != 0;
+    if (memory.bytes != 0) {
         impl->tier = std::make_unique<base::OfProcess<features::MemoryTier>>(
-            [opened, bytes = options.ram_bytes, policy = options.policy] {
-                return std::make_shared<features::MemoryTier>(opened->directory, bytes, policy);
+            [opened, memory, policy = options.policy] {
+                try {
+                    return std::make_shared<features::MemoryTier>(opened->directory, memory.bytes,
+                                                                  policy);
+                } catch (const std::exception&) {  // Error, std::bad_alloc
+                    if (!memory.is_default) {
+                        throw;
+                    }
+                }
+                return std::make_shared<features::MemoryTier>(opened->directory, 0, policy);
             });
     }
     impl->device = options.device;
@@ -321,6 +341,26 @@ void FeatureStore::preload(std::uint32_t table, std::span<const std::uint64_t> i
             rows.commit();
             left = std::move(others);
         }
+    }
+}
+
+// Random rows of a table that fits into memory would be read one by one until the last has come,
+// for many epochs. So a gather also reads some of the table in its order, half of what its own
+// reads cost: a row that is read by itself costs as much as 8 KiB in a row. An error is of no
+// interest here: a gather that asks for the row reports it.
+void FeatureStore::warm_up(std::uint32_t table, std::uint64_t rows_read) const noexcept {
+    constexpr std::uint64_t kBytesPerRow = 4 << 10;
+    constexpr std::uint64_t kBytesMax = 8 << 20;
+    const std::uint64_t row_bytes = tables()[table].stride_bytes;
+    const std::uint64_t bytes = std::min(rows_read, kBytesMax / kBytesPerRow) * kBytesPerRow;
+    const std::shared_ptr<features::MemoryTier> tier = there().memory();
+    const features::RowRange rows = tier->take_next(table, bytes / row_bytes);
+    try {
+        std::vector<std::uint64_t> ids(rows.end - rows.begin);
+        std::iota(ids.begin(), ids.end(), rows.begin);
+        preload(table, ids);
+    } catch (const std::exception&) {  // Error, std::bad_alloc
+        static_cast<void>(tier->take_next(table, UINT64_MAX));
     }
 }
 
@@ -433,6 +473,11 @@ FeatureGather FeatureStore::start(std::span<const FeatureRequest> requests,
         }
         throw;
     }
+    for (const auto& its : kept) {
+        if (caller_waits && impl.warms_up && !its->ids().empty()) {
+            warm_up(its->table(), its->ids().size());
+        }
+    }
     features::GatherCounts& counts = impl.counts;
     counts.add(counts.gathers, 1);
     counts.add(counts.rows, rows);
@@ -506,6 +551,18 @@ FeatureStats FeatureStore::stats() const {
         gpu->add_stats(out);
     }
     return out;
+}
+
+std::string FeatureStore::describe() const {
+    const FeatureFile& its = there().described;
+    std::string text = fmt::format("'{}': {} {} in {} of files; {}", its.path, its.tables.size(),
+                                   its.tables.size() == 1 ? "table" : "tables",
+                                   base::format_bytes(its.bytes), there().memory_text);
+    if (there().device_bytes != 0) {
+        text += fmt::format("; rows stay in up to {} of memory of GPU {}",
+                            base::format_bytes(there().device_bytes), there().device);
+    }
+    return text;
 }
 
 void FeatureStore::close() {

@@ -155,6 +155,8 @@ std::uint32_t HintedRows::drop() {
     stale_ |= live_;
     live_ = 0;
     first_ = next_;
+    rows_ = std::vector<Row>();  // its memory goes, too
+    used_ = 0;
     return given_up;
 }
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "features/memory_tier.hpp"
 
+#include "base/align.hpp"
+#include "base/units.hpp"
 #include "stream/copy_threads.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +27,25 @@ std::uint32_t slots_for(const Table& table, std::uint64_t bytes) {
     const std::uint64_t fit = bytes / (table.row_bytes + kMetadataBytes);
     return static_cast<std::uint32_t>(
         std::min({slots_for_all(table.rows), fit, static_cast<std::uint64_t>(kSlotsMax)}));
+}
+
+// A program may open the store in so many workers.
+constexpr std::uint64_t kSmallPart = 16;
+
+// Bytes that all rows take, with the tables of their slots.
+std::uint64_t bytes_for_all(const Directory& directory) {
+    std::uint64_t total = 0;
+    for (const Table& table : directory.tables) {
+        const auto bytes =
+            base::checked_multiply(slots_for_all(table.rows), table.row_bytes + kMetadataBytes);
+        total = base::checked_add(total, bytes.value_or(UINT64_MAX)).value_or(UINT64_MAX);
+    }
+    return total;
+}
+
+MemoryChoice none_stay(const std::string& why, bool is_default) {
+    return {0, is_default,
+            fmt::format("no row stays in memory: {}. Each gather reads its rows again", why)};
 }
 
 }  // namespace
@@ -54,8 +76,45 @@ std::vector<std::uint32_t> share_slots(const Directory& directory, std::uint64_t
     return counts;
 }
 
+MemoryChoice choose_memory(const FeatureStoreOptions& options, const Directory& directory,
+                           bool is_npy, std::uint64_t left_bytes) {
+    if (options.ram_bytes == 0) {
+        return none_stay("none was asked to (ram=None, ram_bytes 0)", false);
+    }
+    if (options.ram_bytes != FeatureStoreOptions::kRamIfSmall) {
+        return {options.ram_bytes, false,
+                fmt::format("rows stay in up to {} of memory of this process, as ram says",
+                            base::format_bytes(options.ram_bytes))};
+    }
+    if (!options.hot.empty() || options.device_bytes != 0) {
+        return none_stay("with hot rows or memory of a GPU, ram has to be given", true);
+    }
+    if (is_npy) {
+        return none_stay("those of a .npy may change in place; give ram='auto' if they do not",
+                         true);
+    }
+    const std::uint64_t all = bytes_for_all(directory);
+    const std::string sizes =
+        fmt::format("{} of {}", base::format_bytes(all), base::format_bytes(left_bytes));
+    if (all > left_bytes / kSmallPart) {
+        return none_stay(
+            fmt::format("all of them would take more than a sixteenth of the free memory ({}); "
+                        "ram='auto' or a size keeps some",
+                        sizes),
+            true);
+    }
+    return {all, true,
+            fmt::format("rows stay in memory of this process, and all come there in time, as they "
+                        "take at most a sixteenth of the free memory ({})",
+                        sizes)};
+}
+
 MemoryTier::MemoryTier(const Directory& directory, std::uint64_t bytes, RowPolicy policy)
-    : slots_(directory.tables.size()) {
+    : slots_(directory.tables.size()),
+      next_(std::make_unique<std::atomic<std::uint64_t>[]>(directory.tables.size())) {
+    for (const Table& table : directory.tables) {
+        rows_.push_back(table.rows);
+    }
     const std::vector<std::uint32_t> counts = share_slots(directory, bytes);
     MemoryPool pool({.touch = false, .keep_on_fork = false});
     for (std::size_t number = 0; number < slots_.size(); ++number) {
@@ -83,6 +142,16 @@ void add_cache_stats(const RowCache& cache, FeatureStats& stats) {
     stats.hints_dropped += its.hints_dropped;
 }
 
+RowRange MemoryTier::take_next(std::uint32_t table, std::uint64_t count) noexcept {
+    std::atomic<std::uint64_t>& next = next_[table];
+    std::uint64_t begin = next.load(std::memory_order_relaxed);
+    std::uint64_t end = 0;
+    do {
+        end = begin + std::min(count, rows_[table] - begin);
+    } while (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed));
+    return {begin, end};
+}
+
 void MemoryTier::add_stats(FeatureStats& stats) const {
     for (const Slots& slots : slots_) {
         if (slots.cache != nullptr) {
@@ -95,6 +164,7 @@ void MemoryTier::add_stats(FeatureStats& stats) const {
 TierGather::TierGather(std::shared_ptr<MemoryTier> tier, const FeatureRequest& request,
                        std::weak_ptr<const void> reading)
     : tier_(std::move(tier)),
+      table_(request.table),
       slots_(tier_->of(request.table)),
       out_(request.out),
       process_(::getpid()) {
@@ -171,14 +241,15 @@ void TierGather::finish(bool sound) noexcept {
     if (process_ != ::getpid() || !sound) {
         return;
     }
-    if (tier_->filled_.overlaps(its_)) {
-        return;
-    }
     for (std::size_t i = 0; i < admitted_.size(); ++i) {
         std::memcpy(slots_.row(admitted_[i].slot), out_.data + admitted_rows_[i] * slots_.row_bytes,
                     slots_.row_bytes);
     }
-    slots_.cache->commit(admitted_);
+    // After the copy: another gather may have begun to fill the same memory meanwhile. It says so
+    // before it writes.
+    if (!tier_->filled_.overlaps(its_)) {
+        slots_.cache->commit(admitted_);
+    }
 }
 
 }  // namespace penstock::features

@@ -21,10 +21,12 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace penstock::features {
@@ -34,8 +36,25 @@ namespace penstock::features {
 [[nodiscard]] std::vector<std::uint32_t> share_slots(const Directory& directory,
                                                      std::uint64_t bytes);
 
+/// The memory that a store gives to rows.
+struct MemoryChoice {
+    std::uint64_t bytes = 0;
+    bool is_default = false;  ///< nobody asked for it, so a store without it is as good
+    std::string text;         ///< for people: which rows stay, and why
+};
+
+/// `left_bytes`: that this process may still take.
+[[nodiscard]] MemoryChoice choose_memory(const FeatureStoreOptions& options,
+                                         const Directory& directory, bool is_npy,
+                                         std::uint64_t left_bytes);
+
 /// Adds what a cache has counted.
 void add_cache_stats(const RowCache& cache, FeatureStats& stats);
+
+struct RowRange {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+};
 
 class MemoryTier {
 public:
@@ -59,11 +78,15 @@ public:
     [[nodiscard]] bool keeps_rows() const { return keeps_rows_; }
     /// Adds its counts.
     void add_stats(FeatureStats& stats) const;
+    /// The next of a table's rows, for who reads all of them in order: each once, by any thread.
+    [[nodiscard]] RowRange take_next(std::uint32_t table, std::uint64_t count) noexcept;
 
 private:
     friend class TierGather;
 
     std::vector<Slots> slots_;
+    std::vector<std::uint64_t> rows_;  ///< of each table
+    std::unique_ptr<std::atomic<std::uint64_t>[]> next_;
     bool keeps_rows_ = false;
     FilledMemory filled_;
 };
@@ -106,6 +129,7 @@ public:
     [[nodiscard]] const std::vector<std::uint64_t>& ids() const { return ids_; }
     [[nodiscard]] const std::vector<std::uint64_t>& destinations() const { return destinations_; }
     [[nodiscard]] std::uint64_t hits() const { return hits_; }
+    [[nodiscard]] std::uint32_t table() const { return table_; }
     /// The reads are over; `sound`: all rows are in `out`. Once. Never throws.
     void finish(bool sound) noexcept;
 
@@ -113,6 +137,7 @@ private:
     void copy_hits(std::span<const RowPlace> places) const noexcept;
 
     const std::shared_ptr<MemoryTier> tier_;
+    const std::uint32_t table_;
     const MemoryTier::Slots& slots_;
     Memory out_;
     pid_t process_;

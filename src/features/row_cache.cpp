@@ -2,6 +2,7 @@
 #include "features/row_cache.hpp"
 
 #include "base/assert.hpp"
+#include "base/planted.hpp"
 #include "features/row_hash.hpp"
 
 #include <emmintrin.h>
@@ -159,12 +160,16 @@ RowPlace RowCache::pin(std::uint32_t slot) {
         return {};
     }
     ++pins_[slot];
-    return {slot, states_[slot] == SlotState::kThere ? RowState::kHit : RowState::kArriving};
+    const bool there = states_[slot] == SlotState::kThere || base::planted("early_hit");
+    return {slot, there ? RowState::kHit : RowState::kArriving};
 }
 
 void RowCache::take(std::uint32_t slot, const Row& row) {
-    tags_[slot] = tag_of(row.hash);
-    ids_[slot] = row.id;
+    PENSTOCK_ASSERT(pins_[slot] == 0);  // a gather copies from it, or a transfer writes to it
+    if (tags_[slot] == kTagFree || !base::planted("stale_slot")) {
+        tags_[slot] = tag_of(row.hash);
+        ids_[slot] = row.id;
+    }
     pins_[slot] = 1;
     states_[slot] = SlotState::kArriving;
 }

@@ -43,6 +43,10 @@ Failure fault(std::string_view operation, std::string_view message, std::uint64_
     return base::fail(base::error(ErrorCode::kInvalidArgument, operation, message, {}, offset));
 }
 
+Failure unsupported(std::string_view operation, std::string_view message, std::uint64_t offset) {
+    return base::fail(base::error(ErrorCode::kUnsupported, operation, message, {}, offset));
+}
+
 std::string escaped(std::string_view text) {
     std::string out;
     escape(text, text.size(), out);

@@ -2,6 +2,7 @@
 #include "format/file_kind.hpp"
 
 #include "format/utf8.hpp"
+#include "format/zip.hpp"
 
 #include <fmt/format.h>
 
@@ -41,6 +42,14 @@ constexpr std::array kFileKinds{
          "ELF"sv,
          "a program or a library (ELF)"},
     Kind{"%PDF-"sv, "a PDF document"},
+    Kind{"MZ"sv, "a program (or a llamafile)"},
+    Kind{"SQLite format 3\0"sv, "an SQLite database"},
+    Kind{"MATLAB 5.0"sv, "a MAT file, which scipy.io.loadmat() reads"},
+    Kind{"7z\xbc\xaf\x27\x1c"sv, "compressed with 7-Zip; unpack it first"},
+    Kind{"Rar!\x1a\x07"sv, "compressed with RAR; unpack it first"},
+    Kind{"\x04\x22\x4d\x18"sv, "compressed with LZ4; unpack it first"},
+    Kind{"lmgg"sv, "a GGML model, which older versions of llama.cpp read"},
+    Kind{"tjgg"sv, "a GGML model, which older versions of llama.cpp read"},
     Kind{"version https://git-lfs"sv,
          "a pointer of Git LFS and not the file itself; fetch that with 'git lfs pull'"},
     Kind{"<!DOCTYPE"sv, "a web page; what was downloaded is the server's message, not the file"},
@@ -65,6 +74,14 @@ bool may_be_header_length(std::string_view head) {
         length |= std::uint64_t{static_cast<unsigned char>(head[i])} << (8 * i);
     }
     return length <= kHeaderBytesMax;
+}
+
+// Whether the name says that it is one of these forms. The first bytes of a file contradict it
+// then.
+bool has_name_of_form(std::string_view name) {
+    constexpr std::array kEnds{".pt"sv, ".pth"sv, ".safetensors"sv};  // .ckpt is of others, too
+    return std::any_of(kEnds.begin(), kEnds.end(),
+                       [name](std::string_view end) { return name.ends_with(end); });
 }
 
 bool is_json(std::string_view head) {
@@ -92,6 +109,11 @@ std::string looks(std::string_view head) {
 
 std::string known_kind(std::span<const std::byte> head) {
     const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
+    constexpr std::size_t kTarAt = 257;
+    if (text.size() > kTarAt && text.substr(kTarAt).starts_with("ustar")) {
+        return "it is a tar archive; if torch 0.1 wrote it, torch.load(weights_only=False) reads "
+               "it";
+    }
     for (const Kind& kind : kFileKinds) {
         if (text.starts_with(kind.begins)) {
             return fmt::format("it is {}", kind.what);
@@ -100,25 +122,37 @@ std::string known_kind(std::span<const std::byte> head) {
     return {};
 }
 
-Result<FileForm> form_of(ByteSource& source, bool named) {
+Result<FileForm> form_of(ByteSource& source, std::string_view name) {
+    const bool named = name.ends_with(".safetensors");
     std::vector<std::byte> head(std::min(source.size(), kKindBytes));
     PENSTOCK_CHECK(source.read(0, head));
     const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
     if (may_be_header_length(text) && (named || (text.size() > 8 && text[8] == '{'))) {
         return FileForm::kSafetensors;
     }
-    if (text.starts_with("PK\x03\x04") || text.starts_with('\x80')) {
+    if (text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06") ||
+        text.starts_with('\x80') || text.starts_with(kLegacyText)) {
         return FileForm::kTorch;
     }
     if (is_json(text)) {
         return FileForm::kIndex;
     }
     std::string what = known_kind(head);
-    if (what.empty() && named) {
+    if (what.empty() && named && !is_text(text)) {
         return FileForm::kSafetensors;
     }
-    return fault("load", fmt::format("it is neither a .pt nor a .safetensors: {}",
-                                     what.empty() ? looks(text) : what));
+    PENSTOCK_TRY(begin, what.empty() ? zip::begin_of_last(source) : Result<std::uint64_t>(0));
+    if (begin != 0) {
+        return unsupported(
+            "load",
+            fmt::format("a zip begins at byte {0}, behind other bytes; if it is a .pt, load "
+                        "it from a file object there: f.seek({0})",
+                        begin));
+    }
+    const bool is_known = !what.empty() || is_text(text) || !has_name_of_form(name);
+    const std::string message = fmt::format("it is neither a .pt nor a .safetensors: {}",
+                                            what.empty() ? looks(text) : what);
+    return is_known && !text.empty() ? unsupported("load", message) : fault("load", message);
 }
 
 }  // namespace penstock::format

@@ -3,6 +3,7 @@
 
 #include "base/align.hpp"
 #include "format/numpy_types.hpp"
+#include "format/rebuilt.hpp"
 #include "format/torch_types.hpp"
 #include "format/utf8.hpp"
 
@@ -60,10 +61,6 @@ std::string wrong_items(const ValueTree& tree, const Value& v) {
     }
     if (holds == Holds::kKeys || holds == Holds::kEntries) {
         for (std::size_t i = 0; i < v.items.size(); i += step) {
-            const Value& key = tree.at(v.items[i]);
-            if (key.kind == ValueKind::kRefused) {
-                return "of a key: " + key.text;
-            }
             if (!may_be_key(tree, v.items[i])) {
                 return std::string(kBadKey);
             }
@@ -84,12 +81,17 @@ std::string wrong_attributes(const ValueTree& tree, const Value& v) {
         return {};
     }
     const Value& own = tree.at(v.attributes);
-    if (v.kind != ValueKind::kOrderedDict || own.kind != ValueKind::kDict) {
-        return "it has attributes, which only an OrderedDict may have, and in a dict";
+    const bool torch = v.kind == ValueKind::kTensor || v.kind == ValueKind::kRebuilt;
+    if ((v.kind != ValueKind::kOrderedDict && !torch) || own.kind != ValueKind::kDict) {
+        return "it has attributes, which only an OrderedDict or a tensor may have, and in a dict";
     }
     for (std::size_t i = 0; i < own.items.size(); i += 2) {
         if (tree.at(own.items[i]).kind != ValueKind::kString) {
             return "it has an attribute whose name is no string";
+        }
+        if (torch && tree.at(own.items[i]).text.starts_with("__")) {
+            return "the tensor has an attribute of Python's own: " +
+                   shown(tree.at(own.items[i]).text);
         }
     }
     return {};
@@ -138,9 +140,6 @@ bool may_be_key(const ValueTree& tree, ValueId id) {
 }
 
 std::string wrong_with(const ValueTree& tree, const Value& v) {
-    if (v.kind == ValueKind::kRefused) {
-        return v.text;
-    }
     if (!is_of_state(v.kind)) {
         return v.kind == ValueKind::kStorage
                    ? "a bare storage is not read; save a tensor of it"
@@ -165,9 +164,9 @@ std::string wrong_with(const ValueTree& tree, const Value& v) {
                        : fmt::format("it is an integer of {} bytes; 9 to {} are saved so",
                                      v.text.size(), kBigIntBytesMax);
         case ValueKind::kDtype:
-            return torch_type_named(v.text) != nullptr
+            return torch_constant(v.text) != Constant::kNone
                        ? ""
-                       : shown(v.text) + " is no dtype of torch that is read";
+                       : shown(v.text) + " is no dtype, layout or scheme of torch that is read";
         case ValueKind::kDevice:
             return is_device(v.text) ? "" : shown(v.text) + " is no device";
         case ValueKind::kDefaultDict:
@@ -176,6 +175,8 @@ std::string wrong_with(const ValueTree& tree, const Value& v) {
                        : "it makes " + shown(v.text) + ", which is not allowed";
         case ValueKind::kTensor:
             return wrong_tensor(tree, v);
+        case ValueKind::kRebuilt:
+            return wrong_rebuilt(tree, v);
         case ValueKind::kNumpyScalar:
         case ValueKind::kNumpyArray:
             return wrong_numpy(tree, v);

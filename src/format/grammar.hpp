@@ -26,7 +26,7 @@ struct KindRow {
     bool changes;
 };
 
-inline constexpr std::array<KindRow, 24> kKinds{{
+inline constexpr std::array<KindRow, 26> kKinds{{
     {ValueKind::kNone, "", Holds::kNothing, false},
     {ValueKind::kBool, "", Holds::kNothing, false},
     {ValueKind::kInt, "", Holds::kNothing, false},
@@ -51,6 +51,8 @@ inline constexpr std::array<KindRow, 24> kKinds{{
     {ValueKind::kNumpyScalar, "numpy", Holds::kNothing, false},
     {ValueKind::kNumpyArray, "ndarray", Holds::kIntegers, true},
     {ValueKind::kPickled, "pickled", Holds::kNothing, true},
+    {ValueKind::kRebuilt, "rebuilt", Holds::kItems, true},
+    {ValueKind::kUnread, "unread", Holds::kEntries, true},
 }};
 
 /// Not for kinds that occur only in a pickle (kGlobal and later).

@@ -65,6 +65,7 @@ public:
     }
 
     [[nodiscard]] const std::string& wrong() const noexcept { return wrong_; }
+    [[nodiscard]] bool is_limit() const noexcept { return is_limit_; }
     [[nodiscard]] std::size_t position() const noexcept {
         return static_cast<std::size_t>(token_ - begin_);
     }
@@ -109,6 +110,7 @@ private:
 
     bool open(bool array) {
         if (depth_ == levels_.size()) {
+            is_limit_ = true;
             return say(fmt::format("it is nested deeper than {} levels", kJsonDepthMax));
         }
         Level& level = levels_[depth_++];
@@ -196,6 +198,11 @@ private:
 
     bool value() {
         token_ = at_;
+        for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
+            if (handler_.takes_python() && rest().starts_with(word)) {
+                return literal(word, {});
+            }
+        }
         switch (peek()) {
             case '{':
                 return open(false);
@@ -402,7 +409,7 @@ private:
             }
             code = 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00);
         }
-        append_utf8(code);
+        append_character(text_, code);
         return true;
     }
 
@@ -414,30 +421,10 @@ private:
         return read.ptr == digits.data() + 4 || refuse();
     }
 
-    void append_utf8(std::uint32_t code) {
-        const auto add = [this](std::uint32_t byte) { text_ += static_cast<char>(byte); };
-        const auto low_bits = [code](unsigned shift) { return 0x80U | ((code >> shift) & 0x3FU); };
-        if (code < 0x80) {
-            add(code);
-            return;
-        }
-        if (code < 0x800) {
-            add(0xC0U | (code >> 6U));
-        } else {
-            if (code < 0x10000) {
-                add(0xE0U | (code >> 12U));
-            } else {
-                add(0xF0U | (code >> 18U));
-                add(low_bits(12));
-            }
-            add(low_bits(6));
-        }
-        add(low_bits(0));
-    }
-
     const char* begin_;
     const char* at_;
     const char* end_;
+    bool is_limit_ = false;
     const char* token_ = begin_;  // the last token, or the invalid text
     JsonHandler& handler_;
     std::array<Level, kJsonDepthMax> levels_;
@@ -452,7 +439,9 @@ private:
 Result<void> read_json(std::string_view text, JsonHandler& handler, std::string_view operation) {
     Reader reader(text, handler);
     if (!reader.run()) {
-        return fault(operation, reader.wrong(), reader.position());
+        return reader.is_limit() || handler.is_unsupported()
+                   ? unsupported(operation, reader.wrong(), reader.position())
+                   : fault(operation, reader.wrong(), reader.position());
     }
     return {};
 }

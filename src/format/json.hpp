@@ -34,6 +34,20 @@ public:
     virtual std::string scalar(const JsonScalar& value) = 0;
     virtual std::string open(bool array) = 0;
     virtual std::string close(bool array) = 0;
+    /// Whether NaN, Infinity and -Infinity, which Python's json writes, are taken, as null. They
+    /// are no JSON, and occur in the configurations of models.
+    [[nodiscard]] virtual bool takes_python() const { return false; }
+    /// Whether the error is of something that is not read, and not of bytes that break a rule.
+    [[nodiscard]] bool is_unsupported() const { return unsupported_; }
+
+protected:
+    std::string not_read(std::string why) {
+        unsupported_ = true;
+        return why;
+    }
+
+private:
+    bool unsupported_ = false;
 };
 
 /// Errors have the offset, in bytes from the beginning of the text, and `operation`.

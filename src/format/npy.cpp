@@ -166,11 +166,13 @@ private:
     bool has_shape_ = false;
 };
 
-Result<std::uint64_t> item_bytes_of(const std::string& dtype) {
-    if (const auto bytes = numpy_item_bytes(dtype); bytes && *bytes != 0) {
+Result<std::uint64_t> item_bytes_of(const std::string& dtype, bool big_endian) {
+    const bool is_big = dtype.starts_with('>');
+    const auto bytes = numpy_item_bytes(is_big ? "<" + dtype.substr(1) : dtype);
+    if (bytes && *bytes != 0 && (big_endian || !is_big)) {
         return *bytes;
     }
-    if (!dtype.empty() && dtype.front() == '>') {
+    if (bytes && *bytes != 0) {
         return unsupported(
             fmt::format("its dtype {} is big-endian; convert it once: "
                         "numpy.save(path, array.astype(array.dtype.newbyteorder("
@@ -226,7 +228,7 @@ Result<std::uint64_t> header_bytes(std::span<const std::byte> start) {
     return bytes;
 }
 
-Result<Header> read_header(std::span<const std::byte> file) {
+Result<Header> read_header(std::span<const std::byte> file, bool big_endian) {
     PENSTOCK_TRY(bytes, header_bytes(file));
     if (file.size() < bytes) {
         return fault(kReading, fmt::format("it ends within its header: {} of {} bytes are there",
@@ -235,7 +237,7 @@ Result<Header> read_header(std::span<const std::byte> file) {
     const std::size_t text_at = std::to_integer<unsigned>(file[6]) == 1 ? 10 : 12;
     Reader reader({reinterpret_cast<const char*>(file.data()) + text_at, bytes - text_at});
     PENSTOCK_CHECK(reader.dictionary());
-    PENSTOCK_TRY(item_bytes, item_bytes_of(reader.dtype()));
+    PENSTOCK_TRY(item_bytes, item_bytes_of(reader.dtype(), big_endian));
     if (reader.fortran() && reader.shape().size() > 1) {
         return unsupported(
             "its elements are in Fortran's order; convert it once: numpy.save(path, "

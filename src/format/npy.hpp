@@ -22,7 +22,7 @@ inline constexpr std::uint64_t kStartBytes = 12;
 inline constexpr std::uint64_t kHeaderBytesMax = std::uint64_t{64} << 10;
 
 struct Header {
-    std::string dtype;  ///< "<f4"
+    std::string dtype;  ///< "<f4"; ">f4" if it is big-endian
     std::vector<std::uint64_t> shape;
     std::uint64_t header_bytes = 0;  ///< the elements begin here
     std::uint64_t data_bytes = 0;    ///< below 2^61
@@ -32,7 +32,8 @@ struct Header {
 [[nodiscard]] Result<std::uint64_t> header_bytes(std::span<const std::byte> start);
 
 /// `file`: at least the header, or all of the file. kUnsupported for what is no block of plain
-/// numbers or characters in C order and little-endian, with the reason.
-[[nodiscard]] Result<Header> read_header(std::span<const std::byte> file);
+/// numbers or characters in C order, with the reason; and for big-endian elements, but where the
+/// caller takes them as they are (`big_endian`).
+[[nodiscard]] Result<Header> read_header(std::span<const std::byte> file, bool big_endian = false);
 
 }  // namespace penstock::format::npy

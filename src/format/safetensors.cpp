@@ -34,8 +34,10 @@ int alignment_shift(std::uint64_t bytes) {
     return std::min(std::countr_zero(bytes), kAlignmentShiftMax);  // of 0: 64
 }
 
-std::string render(const std::vector<Tensor>& tensors, const std::vector<std::size_t>& order,
-                   const Metadata& metadata) {
+}  // namespace
+
+std::string header_text(const std::vector<Tensor>& tensors, const std::vector<std::size_t>& order,
+                        const Metadata& metadata) {
     std::string out;
     out.reserve(tensors.size() * kEntryBytesGuess);
     out += '{';
@@ -62,6 +64,8 @@ std::string render(const std::vector<Tensor>& tensors, const std::vector<std::si
     out += '}';
     return out;
 }
+
+namespace {
 
 Result<void> check_metadata(const Metadata& metadata) {
     std::unordered_set<std::string_view> keys;
@@ -140,16 +144,19 @@ Result<Layout> Layout::make(std::vector<Tensor> tensors, const Metadata& metadat
     auto& all = layout.tensors_;
     layout.order_.resize(all.size());
     std::iota(layout.order_.begin(), layout.order_.end(), std::size_t{0});
-    std::stable_sort(layout.order_.begin(), layout.order_.end(), [&](std::size_t a, std::size_t b) {
-        return alignment_shift(all[a].end) > alignment_shift(all[b].end);
-    });
+    if (options.data_begin == 0) {
+        std::stable_sort(layout.order_.begin(), layout.order_.end(),
+                         [&](std::size_t a, std::size_t b) {
+                             return alignment_shift(all[a].end) > alignment_shift(all[b].end);
+                         });
+    }
     std::uint64_t data_bytes = 0;
     for (const std::size_t i : layout.order_) {
         all[i].begin = data_bytes;
         data_bytes += all[i].end;
         all[i].end = data_bytes;
     }
-    std::string json = render(all, layout.order_, metadata);
+    std::string json = header_text(all, layout.order_, metadata);
     const std::uint64_t alignment =
         data_bytes >= kLargeDataBytes ? base::kPageBytes : kSmallAlignment;
     if (json.size() > kHeaderBytesMax || options.reserve_bytes > kHeaderBytesMax) {
@@ -157,7 +164,14 @@ Result<Layout> Layout::make(std::vector<Tensor> tensors, const Metadata& metadat
                                            "format allows {}: save fewer tensors in a file",
                                            json.size(), options.reserve_bytes, kHeaderBytesMax));
     }
-    layout.data_begin_ = base::align_up(8 + json.size() + options.reserve_bytes, alignment);
+    layout.data_begin_ =
+        options.data_begin != 0
+            ? options.data_begin
+            : base::align_up(8 + json.size() + kPaddingMin + options.reserve_bytes, alignment);
+    if (8 + json.size() + kPaddingMin > layout.data_begin_) {
+        return fault(kWriting, fmt::format("the header has {} bytes, and there is room for {}",
+                                           json.size(), layout.data_begin_ - 8 - kPaddingMin));
+    }
     if (layout.data_begin_ - 8 > kHeaderBytesMax) {
         return fault(kWriting, fmt::format("the header would have {} bytes; the format allows {}: "
                                            "save fewer tensors in a file",
@@ -172,11 +186,11 @@ Result<Layout> Layout::make(std::vector<Tensor> tensors, const Metadata& metadat
 
 Result<void> Layout::set_metadata(const Metadata& metadata) {
     PENSTOCK_CHECK(check_metadata(metadata));
-    std::string json = render(tensors_, order_, metadata);
-    if (json.size() > data_begin_ - 8) {
+    std::string json = header_text(tensors_, order_, metadata);
+    if (json.size() > data_begin_ - 8 - kPaddingMin) {
         return fault(kWriting,
                      fmt::format("the header has room for {} bytes and would need {}; reserve more",
-                                 data_begin_ - 8, json.size()));
+                                 data_begin_ - 8 - kPaddingMin, json.size()));
     }
     file_.patch(0, padded_header(json, data_begin_));
     return {};

@@ -46,9 +46,15 @@ struct Tensor {
 
 using penstock::bytes_of;
 
+/// Spaces that a layout leaves at the end of its header, at least. Others round theirs up to 8
+/// bytes, so a header with fewer is not a layout's, whatever metadata it has taken over.
+inline constexpr std::uint64_t kPaddingMin = 8;
+
 struct LayoutOptions {
     /// Extra room in the header, for metadata that is known later (checksums).
     std::uint64_t reserve_bytes = 0;
+    /// The tensors are in the data in their given order, which begins here; 0: the layout decides.
+    std::uint64_t data_begin = 0;
 };
 
 /// A file about to be written. Payload i of `file()` is tensor i as given, in any order of the
@@ -80,7 +86,14 @@ struct Header {
     std::vector<Tensor> tensors;  ///< in the order of the data
     Metadata metadata;
     std::uint64_t data_begin = 0;
+    /// It has metadata, and is byte for byte what a layout writes, kPaddingMin included.
+    bool is_of_layout = false;
 };
+
+/// The JSON of a header, without padding. `order`: of the data.
+[[nodiscard]] std::string header_text(const std::vector<Tensor>& tensors,
+                                      const std::vector<std::size_t>& order,
+                                      const Metadata& metadata);
 
 /// The size of the JSON from the first 8 bytes of a file, checked against the file's.
 [[nodiscard]] Result<std::uint64_t> header_bytes(std::span<const std::byte> head,

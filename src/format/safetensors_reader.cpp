@@ -11,12 +11,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace penstock::format::safetensors {
 
 namespace {
 
 constexpr std::string_view kReading = "read safetensors";
+constexpr std::string_view kBlanks = " \t\r\n";
 
 class Handler final : public JsonHandler {
 public:
@@ -152,7 +154,7 @@ private:
         if (field_ == Field::kType && value.kind == JsonScalar::Kind::kString) {
             const auto type = type_named(*value.text);
             if (!type) {
-                return wrong("its type " + shown(*value.text) + " is unknown");
+                return not_read(wrong("its type " + shown(*value.text) + " is unknown"));
             }
             t.type = *type;
             has_type_ = true;
@@ -163,7 +165,7 @@ private:
         }
         if (field_ == Field::kShape) {
             if (t.shape.size() == kRankMax) {
-                return wrong(fmt::format("it has more than {} dimensions", kRankMax));
+                return not_read(wrong(fmt::format("it has more than {} dimensions", kRankMax)));
             }
             t.shape.push_back(value.number);
             return {};
@@ -204,6 +206,16 @@ Result<void> check_tiling(const Header& header, std::uint64_t file_bytes) {
     return {};
 }
 
+bool is_of_layout(const Header& header, std::string_view text) {
+    const std::size_t end = text.find_last_not_of(' ') + 1;
+    if (header.metadata.empty() || text.size() - end < kPaddingMin) {
+        return false;
+    }
+    std::vector<std::size_t> order(header.tensors.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    return text.substr(0, end) == header_text(header.tensors, order, header.metadata);
+}
+
 }  // namespace
 
 Result<std::uint64_t> header_bytes(std::span<const std::byte> head, std::uint64_t file_bytes) {
@@ -232,7 +244,8 @@ Result<Header> parse_header(std::span<const std::byte> json, std::uint64_t file_
         return fault(kReading, "the header does not fit into the file");
     }
     const std::string_view text(reinterpret_cast<const char*>(json.data()), json.size());
-    if (!text.starts_with('{')) {
+    const std::size_t first = text.find_first_not_of(kBlanks);  // others read it with some in front
+    if (first == std::string_view::npos || text[first] != '{') {
         return fault(kReading, "the header does not begin with '{': no safetensors file", 8);
     }
     Handler handler;
@@ -244,6 +257,7 @@ Result<Header> parse_header(std::span<const std::byte> json, std::uint64_t file_
                          return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
                      });
     PENSTOCK_CHECK(check_tiling(header, file_bytes));
+    header.is_of_layout = is_of_layout(header, text);
     return header;
 }
 

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::string_view kReading = "read index of shards";
 constexpr std::string_view kWriting = "write index of shards";
+constexpr std::string_view kMarkKey = "penstock.index";
 constexpr std::size_t kShardTagDigits = 8;
 constexpr std::size_t kShardNumberDigits = 5;  // at least
 
@@ -31,6 +32,7 @@ public:
     ShardIndex index;
     bool has_map = false;
 
+    [[nodiscard]] bool takes_python() const override { return true; }
     std::string key(std::string& name) override {
         if (depth_ == 1) {
             section_ = std::move(name);
@@ -44,10 +46,10 @@ public:
     std::string open(bool array) override {
         ++depth_;
         if (depth_ == 1 && array) {
-            return "it is a list, not an object";
+            return not_read("it is a list, not an object");
         }
         if (section_ == "weight_map" && (depth_ > 2 || array)) {
-            return "weight_map is not an object of tensor names and file names";
+            return not_read("weight_map is not an object of tensor names and file names");
         }
         has_map = has_map || (depth_ == 2 && section_ == "weight_map");
         return {};
@@ -61,11 +63,13 @@ public:
         if (depth_ == 2 && section_ == "weight_map") {
             auto& [tensor, file] = index.weight_map.back();
             if (value.kind != Kind::kString || !is_plain_name(*value.text)) {
-                return fmt::format("tensor {}: {} is no file name in the index's own folder",
-                                   shown(tensor),
-                                   value.kind == Kind::kString ? shown(*value.text) : "a number");
+                return not_read(fmt::format(
+                    "tensor {}: {} is no file name in the index's own folder", shown(tensor),
+                    value.kind == Kind::kString ? shown(*value.text) : "a number"));
             }
             file = std::move(*value.text);
+        } else if (depth_ == 2 && section_ == "metadata" && field_ == kMarkKey) {
+            index.mark = value.kind == Kind::kString ? std::move(*value.text) : std::string();
         } else if (depth_ == 2 && section_ == "metadata" && field_ == "total_size") {
             // Some writers give it as a real number. It is only a hint.
             if (value.kind == Kind::kUnsigned) {
@@ -74,7 +78,7 @@ public:
                 index.total_bytes = static_cast<std::uint64_t>(value.real);
             }
         } else if (depth_ == 0 || (depth_ == 1 && section_ == "weight_map")) {
-            return "it is not an object with a weight_map";
+            return not_read("it is not an object with a weight_map");
         }
         return {};
     }
@@ -89,13 +93,18 @@ private:
 
 Result<ShardIndex> parse_shard_index(std::string_view json) {
     if (json.size() > kShardIndexBytesMax) {
-        return fault(kReading, fmt::format("it has {} bytes; no more than {} are read", json.size(),
-                                           kShardIndexBytesMax));
+        return unsupported(kReading, fmt::format("it has {} bytes; no more than {} are read",
+                                                 json.size(), kShardIndexBytesMax));
+    }
+    const std::size_t first = json.find_first_not_of(" \t\r\n");
+    if (first != std::string_view::npos && json[first] != '{') {
+        return unsupported(kReading, "it does not begin as an index of safetensors shards does");
     }
     Handler handler;
     PENSTOCK_CHECK(read_json(json, handler, kReading));
     if (!handler.has_map) {
-        return fault(kReading, "it is JSON with no weight_map: no index of safetensors shards");
+        return unsupported(kReading,
+                           "it is JSON with no weight_map: no index of safetensors shards");
     }
     return std::move(handler.index);
 }
@@ -103,8 +112,13 @@ Result<ShardIndex> parse_shard_index(std::string_view json) {
 Result<std::string> render_shard_index(const ShardIndex& index) {
     std::string out = "{\n  \"metadata\": {";
     if (index.total_bytes) {
-        out += fmt::format("\n    \"total_size\": {}\n  ", *index.total_bytes);
+        out += fmt::format("\n    \"total_size\": {}", *index.total_bytes);
     }
+    if (!index.mark.empty()) {
+        out += fmt::format("{}\n    \"{}\": ", index.total_bytes ? "," : "", kMarkKey);
+        append_json_string(out, index.mark);
+    }
+    out += index.total_bytes || !index.mark.empty() ? "\n  " : "";
     out += "},\n  \"weight_map\": {";
     std::pmr::monotonic_buffer_resource nodes;
     std::pmr::unordered_set<std::string_view> names(&nodes);

@@ -21,6 +21,7 @@ inline constexpr std::uint64_t kShardIndexBytesMax = 256'000'000;
 
 struct ShardIndex {
     std::optional<std::uint64_t> total_bytes;  ///< of all tensors; some writers omit it
+    std::string mark;                          ///< "penstock.index" in its metadata, or empty
     std::vector<std::pair<std::string, std::string>> weight_map;  ///< tensor, file; in the order of
                                                                   ///< the file
 };

@@ -10,7 +10,7 @@
 // another, then each storage after its length).
 #pragma once
 
-#include "format/pickle.hpp"
+#include "format/pickle/pickle.hpp"
 #include "format/value.hpp"
 #include "format/zip.hpp"
 
@@ -27,9 +27,21 @@ public:
     [[nodiscard]] static Result<Layout> make(const ValueTree& tree, const std::string& folder,
                                              const PickleOptions& options = {});
 
+    /// A layout that grows: storages as they come, then the pickle and the directory. `folder`: as
+    /// above.
+    [[nodiscard]] static Layout begin(std::string folder);
+    /// Adds the next storage. `file()` ends with its payload then.
+    void append(std::uint64_t bytes);
+    /// Ends it. The tree has the storages that were added. Errors: those of make().
+    [[nodiscard]] Result<void> finish(const ValueTree& tree, const PickleOptions& options = {});
+
     [[nodiscard]] const FileLayout& file() const noexcept { return zip_.file(); }
     [[nodiscard]] std::uint64_t payload_offset(std::size_t storage) const {
         return zip_.payload_offset(storage + first_);
+    }
+    /// Offset of a storage's CRC in its local header.
+    [[nodiscard]] std::uint64_t crc_offset(std::size_t storage) const {
+        return zip_.crc_offset(storage + first_);
     }
     /// Must be called before a range that holds the CRC is written: the local header, or the
     /// directory.
@@ -43,6 +55,9 @@ public:
 private:
     zip::Layout zip_;
     std::size_t first_ = 0;  // record number of storage 0
+    // While it grows:
+    std::string folder_;
+    std::vector<zip::NewRecord> records_;
 };
 
 enum class Form : std::uint8_t { kZip, kLegacy };
@@ -52,6 +67,10 @@ struct File {
     Form form = Form::kZip;
     /// One per storage of the tree, with the place of its bytes. CRC 0: none was computed.
     std::vector<zip::Record> storages;
+    std::uint64_t bytes = 0;  ///< of all that belongs to it; others may follow
+    bool big_endian = false;  ///< its storages are
+    /// If they are: the bytes of each storage that are turned together; 0 and 1: none.
+    std::vector<std::uint8_t> swap_units;
 };
 
 /// Reads everything but the storages. `check_crcs` adds the CRCs of the storages, which reads the

@@ -176,6 +176,27 @@ std::size_t utf8_bytes(std::string_view latin1) {
         [](std::size_t sum, char c) { return sum + (static_cast<unsigned char>(c) >> 7U); });
 }
 
+void append_character(std::string& out, std::uint32_t code) {
+    const auto add = [&out](std::uint32_t byte) { out += static_cast<char>(byte); };
+    const auto low_bits = [code](unsigned shift) { return 0x80U | ((code >> shift) & 0x3FU); };
+    if (code < 0x80) {
+        add(code);
+        return;
+    }
+    if (code < 0x800) {
+        add(0xC0U | (code >> 6U));
+    } else {
+        if (code < 0x10000) {
+            add(0xE0U | (code >> 12U));
+        } else {
+            add(0xF0U | (code >> 18U));
+            add(low_bits(12));
+        }
+        add(low_bits(6));
+    }
+    add(low_bits(0));
+}
+
 void append_utf8(std::string& out, std::string_view latin1) {
     const std::size_t before = out.size();
     const std::size_t bytes = utf8_bytes(latin1);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +18,9 @@ namespace penstock::format {
 
 /// Bytes at the beginning of `text` that a JSON string holds unescaped, and that are ASCII.
 [[nodiscard]] std::size_t plain_bytes(std::string_view text);
+
+/// Appends the code point, up to U+10FFFF, as UTF-8 encodes it.
+void append_character(std::string& out, std::uint32_t code);
 
 /// Bytes of `latin1` as UTF-8.
 [[nodiscard]] std::size_t utf8_bytes(std::string_view latin1);

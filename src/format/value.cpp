@@ -183,7 +183,7 @@ void append_key(std::string& path, const ValueTree& tree, ValueId key) {
 }
 
 std::string ValuePath::text(const ValueTree& tree) const {
-    std::string out = "state";
+    std::string out = tree.place;
     for (const Step& step : steps_) {
         if (step.key != kNoValue) {
             append_key(out, tree, step.key);

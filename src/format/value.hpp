@@ -37,23 +37,27 @@ enum class ValueKind : std::uint8_t {
     kDefaultDict,  ///< likewise; text: the factory of missing values ("list"), or empty for None
     kCounter,      ///< likewise
     kSize,         ///< torch.Size: items, integers
-    kDtype,        ///< text: "float32", as torch names it
+    kDtype,        ///< text: "float32", a name of torch's: see torch_constant()
     kDevice,       ///< text: "cpu", "cuda:1"
     kTensor,       ///< integer: its number in `tensors`
     kNumpyScalar,  ///< text: "<f8" as NumPy spells it; data
     kNumpyArray,   ///< likewise; flag: Fortran order; items: its shape
     kPickled,      ///< text: a pickle of an object of Python, which is never read here
+    kRebuilt,      ///< text: its tag in rebuilt.hpp; items: its parts
+    kUnread,       ///< an object of a pickle that is not built. text: its name; data: why; items:
+                   ///< key, value, of what it was made of and holds. flag: the bytes contradict
+                   ///< themselves (only while a pickle is read)
     // Below: kinds that exist only while a pickle is read.
-    kGlobal,      ///< integer: which
+    kGlobal,      ///< integer: which; text: its name; data: its module
     kStorage,     ///< integer: its number in `storages`
     kNumpyDtype,  ///< text
-    kRefused,     ///< text: the reason; nothing of it was built
+    kNewTensor,   ///< text: its class; a tensor that has no storage yet
 };
 
 struct Value {
     ValueKind kind = ValueKind::kNone;
     bool flag = false;
-    ValueId attributes = kNoValue;
+    ValueId attributes = kNoValue;  ///< of an OrderedDict, a tensor, a kRebuilt: a dict
     std::int64_t integer = 0;
     double real = 0;
     double imaginary = 0;
@@ -86,6 +90,7 @@ struct ValueTree {
     std::vector<StorageValue> storages;
     std::vector<TensorValue> tensors;
     ValueId root = kNoValue;
+    std::string place = "state";  ///< of the root, in messages
 
     ValueId add(Value value);
     [[nodiscard]] const Value& at(ValueId id) const { return values[id]; }

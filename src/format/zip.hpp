@@ -15,6 +15,9 @@
 // Read from the end: end -> zip64 end -> directory -> local headers (for the length of name and
 // extra, which the directory does not have). Refused: compression, encryption, several disks, names
 // that occur twice or lead out of the folder, overlaps. torch's reader refuses none of these.
+//
+// Several archives in one file, one after the other: each counts offsets from its own beginning, so
+// the size of the last one says where it begins, and so on until the first.
 #pragma once
 
 #include "format/byte_source.hpp"
@@ -34,6 +37,7 @@ inline constexpr std::uint64_t kSmallAlignment = 64;
 inline constexpr std::uint64_t kLargeAlignment = 4096;
 inline constexpr std::uint64_t kLargeBytes = std::uint64_t{1} << 20;
 inline constexpr std::size_t kNameBytesMax = 4096;
+inline constexpr std::uint64_t kBehindBytesMax = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t kDirectoryBytesMax = std::uint64_t{1} << 30;
 
 struct NewRecord {
@@ -47,12 +51,19 @@ public:
     /// Payload i of `file()` is the i-th record that is not a literal. Errors: names that repeat,
     /// are empty, absolute, too long or invalid UTF-8.
     [[nodiscard]] static Result<Layout> make(std::vector<NewRecord> records);
+    /// Adds a record to a layout that grows, whose file() ends with its payload then. The caller
+    /// sees to the names: plain, and each once.
+    void append(const NewRecord& record);
+    /// Ends such a layout with the directory. `records`: all that were appended, in their order.
+    void finish(const std::vector<NewRecord>& records);
 
     [[nodiscard]] const FileLayout& file() const noexcept { return file_; }
     /// Offset of the payload of a record in the file.
     [[nodiscard]] std::uint64_t payload_offset(std::size_t record) const {
         return places_[record].payload_offset;
     }
+    /// Offset of a record's CRC in its local header.
+    [[nodiscard]] std::uint64_t crc_offset(std::size_t record) const;
     void set_crc(std::size_t record, std::uint32_t crc);
     /// The records whose CRC a range of the file holds in part or whole, other than literals: set
     /// them before the range is written. The directory holds all of them.
@@ -65,10 +76,10 @@ private:
         std::uint64_t header_offset = 0;
         std::uint64_t payload_offset = 0;
         std::uint64_t local_crc = 0;      // in the file's literals
-        std::uint64_t directory_crc = 0;  // likewise
+        std::uint64_t directory_crc = 0;  // likewise; 0: there is no directory yet
+        std::uint32_t crc = 0;
         bool literal = false;
     };
-    void add_record(const NewRecord& record);
     void add_directory(const std::vector<NewRecord>& records);
 
     FileLayout file_;
@@ -81,11 +92,24 @@ struct Record {
     std::string name;
     std::uint64_t offset = 0;  ///< of the payload, in the file
     std::uint64_t bytes = 0;
-    std::uint32_t crc = 0;  ///< 0: its writer computed none (or the payload's is 0)
+    std::uint32_t crc = 0;            ///< 0: its writer computed none (or the payload's is 0)
+    std::uint64_t header_offset = 0;  ///< of its local header, in the file
+    std::uint64_t crc_offset = 0;     ///< of the CRC in the directory, in the file
 };
 
-/// In the order of the directory.
-[[nodiscard]] Result<std::vector<Record>> read_directory(ByteSource& source);
+/// In the order of the directory. Other archives may follow the one at the beginning of the source,
+/// or up to kBehindBytesMax of other bytes. `bytes`: those of the archive.
+[[nodiscard]] Result<std::vector<Record>> read_directory(ByteSource& source,
+                                                         std::uint64_t* bytes = nullptr);
+
+/// Finds the beginning of the archive that ends with the file; 0 if no archive ends there.
+[[nodiscard]] Result<std::uint64_t> begin_of_last(ByteSource& source);
+
+/// The places of the file that hold the CRC of a record: in the local header, in the data
+/// descriptor behind the payload, in the directory. None for a CRC of 0. Error: one of them holds
+/// another number, or there is no descriptor where the header says so.
+[[nodiscard]] Result<std::vector<std::uint64_t>> crc_places(ByteSource& source,
+                                                            const Record& record);
 
 /// Compares the bytes of a record with its CRC. Reads in pieces of 1 MiB. A CRC of 0 in the file
 /// means "none": nothing is read.

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <memory_resource>
+#include <numeric>
 #include <unordered_set>
 
 namespace penstock::format::zip {
@@ -63,7 +64,7 @@ void put_local_header(std::string& out, const NewRecord& record, std::uint64_t p
 
 }  // namespace
 
-void Layout::add_record(const NewRecord& record) {
+void Layout::append(const NewRecord& record) {
     Place place;
     place.header_offset = file_.total_bytes();
     const std::uint64_t begin = place.header_offset + local_header_bytes(record);
@@ -104,7 +105,7 @@ void Layout::add_directory(const std::vector<NewRecord>& records) {
         put(out, large || far ? kVersionZip64 : kVersionPlain, 2);  // needed
         put(out, kFlagUtf8, 2);
         put(out, 0, 2 + 2 + 2);
-        put(out, 0, 4);  // CRC, later
+        put(out, place.crc, 4);  // or later
         put(out, short_form(record.bytes), 4);
         put(out, short_form(record.bytes), 4);
         put(out, record.name.size(), 2);
@@ -174,27 +175,41 @@ Result<Layout> Layout::make(std::vector<NewRecord> records) {
     Layout layout;
     layout.places_.reserve(records.size());
     for (const NewRecord& record : records) {
-        layout.add_record(record);
+        layout.append(record);
     }
-    if (total >= kLargeBytes) {
+    layout.finish(records);
+    return layout;
+}
+
+void Layout::finish(const std::vector<NewRecord>& records) {
+    const std::uint64_t bytes =
+        std::accumulate(records.begin(), records.end(), std::uint64_t{0},
+                        [](std::uint64_t sum, const auto& record) { return sum + record.bytes; });
+    if (bytes >= kLargeBytes) {
         // The directory needs every CRC; earlier ranges should not wait for that.
-        FileLayout& file = layout.file_;
-        file.zeros(base::align_up(file.total_bytes(), kLargeAlignment) - file.total_bytes());
+        file_.zeros(base::align_up(file_.total_bytes(), kLargeAlignment) - file_.total_bytes());
     }
-    layout.add_directory(records);
+    add_directory(records);
     for (std::size_t i = 0; i < records.size(); ++i) {
         if (records[i].literal) {
-            layout.set_crc(i, crc32(std::as_bytes(std::span(*records[i].literal))));
+            set_crc(i, crc32(std::as_bytes(std::span(*records[i].literal))));
         }
     }
-    return layout;
+}
+
+std::uint64_t Layout::crc_offset(std::size_t record) const {
+    return places_[record].header_offset + kLocalCrcAt;
 }
 
 void Layout::set_crc(std::size_t record, std::uint32_t crc) {
     std::string bytes;
     put(bytes, crc, 4);
-    file_.patch(places_[record].local_crc, bytes);
-    file_.patch(places_[record].directory_crc, bytes);
+    Place& place = places_[record];
+    place.crc = crc;
+    file_.patch(place.local_crc, bytes);
+    if (place.directory_crc != 0) {
+        file_.patch(place.directory_crc, bytes);
+    }
 }
 
 std::vector<std::size_t> Layout::crcs_in(FileRange range) const {

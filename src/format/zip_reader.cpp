@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <unordered_set>
 
 namespace penstock::format::zip {
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::string_view kReading = "read zip";
 constexpr std::uint64_t kCommentBytesMax = 0xFFFF;
+constexpr int kLooksMax = 4096;  // at what may be an end record
 constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 
 using Bytes = std::vector<std::byte>;
@@ -47,9 +49,11 @@ struct End {
     std::uint64_t directory_bytes = 0;
     std::uint64_t records = 0;
     std::uint64_t limit = 0;  // offset of the end records: everything else lies before
+    std::uint64_t end = 0;    // of the archive
 };
 
-// Reads the zip64 end record, at the offset in the locator before the plain one.
+// Reads the zip64 end record, at the offset in the locator before the plain one. That of an archive
+// behind others counts from its own beginning: there the record is right before the locator.
 Result<End> read_zip64_end(ByteSource& source, std::uint64_t end_offset, bool needed, End plain) {
     if (end_offset < kLocatorBytes) {
         return plain;
@@ -61,44 +65,140 @@ Result<End> read_zip64_end(ByteSource& source, std::uint64_t end_offset, bool ne
         }
         return plain;
     }
-    const std::uint64_t at = get(locator, 8, 8);
-    if (at > end_offset - kLocatorBytes || end_offset - kLocatorBytes - at < kZip64EndBytes) {
-        return fault(kReading, "its zip64 end record is out of place", end_offset - kLocatorBytes);
+    const std::uint64_t before = end_offset - kLocatorBytes;
+    std::uint64_t at = get(locator, 8, 8);
+    if (at > before || before - at < kZip64EndBytes) {
+        return fault(kReading, "its zip64 end record is out of place", before);
     }
-    PENSTOCK_TRY(record, fetch(source, at, kZip64EndBytes));
+    const std::uint64_t adjoining = before - kZip64EndBytes;
+    PENSTOCK_TRY(record, fetch(source, adjoining, kZip64EndBytes));
+    // The size of all before it, where it counts from its own beginning.
+    const auto own = base::checked_add(get(record, 40, 8), get(record, 48, 8));
+    if (get(record, 0, 4) == kZip64EndSignature && (at == adjoining || own == at)) {
+        at = adjoining;
+    } else {
+        PENSTOCK_TRY(other, fetch(source, at, kZip64EndBytes));
+        record = std::move(other);
+    }
     if (get(record, 0, 4) != kZip64EndSignature || get(record, 16, 4) != 0 ||
         get(record, 20, 4) != 0 || get(record, 24, 8) != get(record, 32, 8)) {
         return fault(kReading, "its zip64 end record is damaged, or of several disks", at);
     }
-    return End{get(record, 48, 8), get(record, 40, 8), get(record, 32, 8), at};
+    return End{get(record, 48, 8), get(record, 40, 8), get(record, 32, 8), at, plain.end};
 }
 
-Result<End> find_end(ByteSource& source) {
-    const std::uint64_t size = source.size();
-    if (size < kEndBytes) {
-        return fault(kReading,
-                     fmt::format("the file has {} bytes; a zip has at least {}", size, kEndBytes));
+Result<bool> has_signature(ByteSource& source, std::uint64_t offset, std::uint64_t signature) {
+    if (offset > source.size() || source.size() - offset < 4) {
+        return false;
     }
+    PENSTOCK_TRY(bytes, fetch(source, offset, 4));
+    return get(bytes, 0, 4) == signature;
+}
+
+// Finds where the archive of this end begins; 0 if it cannot begin later: the first bytes then are
+// its own, or nothing of a zip.
+Result<std::uint64_t> begin_of(ByteSource& source, const End& end) {
+    const auto size = base::checked_add(end.directory_offset, end.directory_bytes);
+    if (!size || *size >= end.limit || end.records == 0) {
+        return std::uint64_t{0};
+    }
+    const std::uint64_t begin = end.limit - *size;
+    PENSTOCK_TRY(local, has_signature(source, begin, kLocalSignature));
+    PENSTOCK_TRY(directory,
+                 has_signature(source, begin + end.directory_offset, kDirectorySignature));
+    return local && directory ? begin : std::uint64_t{0};
+}
+
+// The end record whose archive ends at `size`; with `slack`, before it: of the last one whose
+// directory is right before it.
+// `looks`: how many may be looked at, for each is read for.
+Result<std::optional<End>> find_end_at(ByteSource& source, std::uint64_t size, bool slack,
+                                       int& looks) {
     const std::uint64_t tail_bytes = std::min(size, kEndBytes + kCommentBytesMax);
+    if (tail_bytes < kEndBytes) {
+        return std::optional<End>();
+    }
     PENSTOCK_TRY(tail, fetch(source, size - tail_bytes, tail_bytes));
     for (std::uint64_t at = tail_bytes - kEndBytes + 1; at-- > 0;) {
         // The comment must end with the file; otherwise the signature is a part of it.
-        if (get(tail, at, 4) != kEndSignature || get(tail, at + 20, 2) != tail_bytes - at - 22) {
+        const std::uint64_t behind = tail_bytes - at - kEndBytes;
+        if (looks == 0 || get(tail, at, 4) != kEndSignature ||
+            (slack ? get(tail, at + 20, 2) > behind : get(tail, at + 20, 2) != behind)) {
             continue;
         }
         const std::uint64_t offset = size - tail_bytes + at;
         if (get(tail, at + 4, 2) != 0 || get(tail, at + 6, 2) != 0) {
-            return fault(kReading, "it spans several disks", offset);
+            if (slack) {
+                continue;
+            }
+            return unsupported(kReading, "it spans several disks", offset);
         }
-        const End plain{get(tail, at + 16, 4), get(tail, at + 12, 4), get(tail, at + 10, 2),
-                        offset};
+        --looks;
+        const End plain{get(tail, at + 16, 4), get(tail, at + 12, 4), get(tail, at + 10, 2), offset,
+                        offset + kEndBytes + get(tail, at + 20, 2)};
         const bool needed = plain.directory_offset == kMark32 || plain.directory_bytes == kMark32 ||
                             plain.records == kMark16;
-        return read_zip64_end(source, offset, needed, plain);
+        auto found = read_zip64_end(source, offset, needed, plain);
+        if (!slack) {
+            PENSTOCK_TRY(end, std::move(found));
+            return std::optional<End>(end);
+        }
+        if (found) {
+            PENSTOCK_TRY(begin, begin_of(source, *found));
+            const bool first = found->directory_offset + found->directory_bytes == found->limit;
+            if (begin != 0 || first) {
+                return std::optional<End>(*found);
+            }
+        }
     }
-    return fault(kReading,
-                 "it has no end record: it was cut short, or is no zip (.pt files of "
-                 "torch before 1.6 are not); copy or download it again");
+    return std::optional<End>();
+}
+
+// The last end of an archive that others, or other bytes, may follow.
+Result<std::optional<End>> find_last_end(ByteSource& source, std::uint64_t size, int& looks) {
+    PENSTOCK_TRY(exact, find_end_at(source, size, false, looks));
+    if (exact) {
+        return exact;
+    }
+    for (std::uint64_t behind = 0; behind < std::min(size, kBehindBytesMax);
+         behind += kCommentBytesMax) {
+        PENSTOCK_TRY(before, find_end_at(source, size - behind, true, looks));
+        if (before) {
+            return before;
+        }
+    }
+    return std::optional<End>();
+}
+
+// The end of the archive that begins at 0. Others may follow it, and other bytes, as in what was
+// saved to one open file.
+Result<End> find_end(ByteSource& source) {
+    std::uint64_t size = source.size();
+    if (size < kEndBytes) {
+        return fault(kReading,
+                     fmt::format("the file has {} bytes; a zip has at least {}", size, kEndBytes));
+    }
+    while (true) {
+        int looks = kLooksMax;
+        PENSTOCK_TRY(exact, find_last_end(source, size, looks));
+        if (!exact && size == source.size()) {
+            return fault(kReading,
+                         "it has no end record: it was cut short, or is no zip (.pt files of "
+                         "torch before 1.6 are not); copy or download it again");
+        }
+        if (!exact) {
+            return fault(kReading,
+                         fmt::format("a zip begins at byte {}, and what lies before it is no whole "
+                                     "zip: it was cut short",
+                                     size),
+                         size);
+        }
+        PENSTOCK_TRY(begin, begin_of(source, *exact));
+        if (begin == 0) {
+            return *exact;
+        }
+        size = begin;
+    }
 }
 
 struct Entry {
@@ -142,6 +242,9 @@ Result<Entry> read_entry(std::span<const std::byte>& bytes, std::uint64_t number
     const auto damaged = [number](std::string_view what) {
         return fault(kReading, fmt::format("entry {} of its directory {}", number, what));
     };
+    const auto not_read = [number](std::string_view what) {
+        return unsupported(kReading, fmt::format("entry {} of its directory {}", number, what));
+    };
     if (bytes.size() < kDirectoryBytes || get(bytes, 0, 4) != kDirectorySignature) {
         return damaged("is missing: the directory is damaged");
     }
@@ -160,16 +263,26 @@ Result<Entry> read_entry(std::span<const std::byte>& bytes, std::uint64_t number
     std::uint64_t packed = get(bytes, 20, 4);
     const std::string name = shown(entry.record.name);
     if (!is_plain_path(entry.record.name)) {
-        return damaged("has a name that leads out of the archive or is too long: " + name);
+        return not_read("has a name that leads out of the archive or is too long: " + name);
     }
     if ((get(bytes, 8, 2) & kFlagEncrypted) != 0 || get(bytes, 34, 2) != 0) {
-        return damaged("is encrypted or on another disk: " + name);
+        return not_read("is encrypted or on another disk: " + name);
     }
     PENSTOCK_CHECK(
         read_zip64_extra(bytes.subspan(kDirectoryBytes + name_bytes, extra_bytes), entry, packed));
-    if (get(bytes, 10, 2) != 0 || packed != entry.record.bytes) {
-        return damaged("is compressed, which torch.save never does: " + name +
-                       "; unpack it and save it again");
+    if (get(bytes, 10, 2) != 0) {
+        const bool script = entry.record.name.find("/code/") != std::string::npos;
+        return not_read(script ? "is the code of a TorchScript archive, which is a program; save "
+                                 "its state_dict() instead: " +
+                                     name
+                        : entry.record.name.ends_with(".npy")
+                            ? "is a compressed NumPy array (.npz), which numpy.load() reads: " +
+                                  name
+                            : "is compressed, which torch.save never does: " + name +
+                                  "; unpack all, and pack them again without compression");
+    }
+    if (packed != entry.record.bytes) {
+        return damaged("has two sizes, and is not compressed: " + name);
     }
     bytes = bytes.subspan(total);
     return entry;
@@ -262,12 +375,21 @@ bool is_plain_path(std::string_view path) {
     return true;
 }
 
-Result<std::vector<Record>> read_directory(ByteSource& source) {
+Result<std::uint64_t> begin_of_last(ByteSource& source) {
+    int looks = 1;
+    const auto end = find_end_at(source, source.size(), false, looks);
+    return end && *end ? begin_of(source, **end) : Result<std::uint64_t>(0);
+}
+
+Result<std::vector<Record>> read_directory(ByteSource& source, std::uint64_t* bytes) {
     PENSTOCK_TRY(end, find_end(source));
+    if (bytes != nullptr) {
+        *bytes = end.end;
+    }
     if (end.directory_bytes > kDirectoryBytesMax) {
-        return fault(kReading, fmt::format("its directory would have {} bytes; no more than {} are "
-                                           "read",
-                                           end.directory_bytes, kDirectoryBytesMax));
+        return unsupported(
+            kReading, fmt::format("its directory would have {} bytes; no more than {} are read",
+                                  end.directory_bytes, kDirectoryBytesMax));
     }
     if (end.directory_offset > end.limit ||
         end.directory_bytes > end.limit - end.directory_offset ||
@@ -279,7 +401,10 @@ Result<std::vector<Record>> read_directory(ByteSource& source) {
     std::vector<Entry> entries;
     entries.reserve(end.records);
     for (std::uint64_t i = 0; i < end.records; ++i) {
+        const std::uint64_t at = end.directory_offset + (directory.size() - rest.size());
         PENSTOCK_TRY(entry, read_entry(rest, i));
+        entry.record.header_offset = entry.header_offset;
+        entry.record.crc_offset = at + kDirectoryCrcAt;
         entries.push_back(std::move(entry));
     }
     if (!rest.empty()) {
@@ -290,7 +415,8 @@ Result<std::vector<Record>> read_directory(ByteSource& source) {
     std::span<const std::byte> head = heads;
     for (Entry& entry : entries) {
         if (!names.insert(entry.record.name).second) {
-            return fault(kReading, fmt::format("record {} comes twice", shown(entry.record.name)));
+            return unsupported(kReading,
+                               fmt::format("record {} comes twice", shown(entry.record.name)));
         }
         PENSTOCK_CHECK(locate(head.first(header_bytes(entry)), entry, end.directory_offset));
         head = head.subspan(header_bytes(entry));
@@ -300,6 +426,37 @@ Result<std::vector<Record>> read_directory(ByteSource& source) {
     out.reserve(entries.size());
     for (Entry& entry : entries) {
         out.push_back(std::move(entry.record));
+    }
+    return out;
+}
+
+Result<std::vector<std::uint64_t>> crc_places(ByteSource& source, const Record& record) {
+    std::vector<std::uint64_t> out;
+    if (record.crc == 0) {
+        return out;
+    }
+    const auto wrong = [&record](std::string_view what) {
+        return fault(kReading, fmt::format("record {}: {}", shown(record.name), what),
+                     record.header_offset);
+    };
+    out.push_back(record.crc_offset);
+    PENSTOCK_TRY(head, fetch(source, record.header_offset, kLocalBytes));
+    const bool described = (get(head, 6, 2) & kFlagDescriptor) != 0;
+    const std::uint64_t local = get(head, kLocalCrcAt, 4);
+    if (local == record.crc) {
+        out.push_back(record.header_offset + kLocalCrcAt);
+    } else if (!described || local != 0) {
+        return wrong("its header has another CRC than the directory");
+    }
+    if (described) {
+        const std::uint64_t at = record.offset + record.bytes;
+        PENSTOCK_TRY(tail, fetch(source, at, 8));
+        const bool is_signed =
+            get(tail, 0, 4) == kDescriptorSignature && get(tail, 4, 4) == record.crc;
+        if (!is_signed && get(tail, 0, 4) != record.crc) {
+            return wrong("its header announces a data descriptor, and none follows the payload");
+        }
+        out.push_back(at + (is_signed ? 4 : 0));
     }
     return out;
 }

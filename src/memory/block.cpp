@@ -65,7 +65,7 @@ void* map_aligned(std::uint64_t mapped, std::uint64_t alignment) {
 // Returns 0 or an errno.
 int touch_pages(std::byte* data, std::uint64_t mapped) {
     while (::madvise(data, mapped, MADV_POPULATE_WRITE) != 0) {
-        if (errno == EINVAL) {  // before 5.14
+        if (errno == EINVAL || errno == EPERM || errno == ENOSYS) {  // before 5.14; a sandbox
             for (std::uint64_t at = 0; at < mapped; at += base::kPageBytes) {
                 const_cast<volatile std::byte&>(data[at]) = std::byte{0};
             }
@@ -148,6 +148,12 @@ Result<Block> Block::make(std::uint64_t bytes, BlockOptions options) {
     }
     block.lasting_ = options.lasting && LastingMemory::add(block.data_, mapped);
     return block;
+}
+
+void Block::allow_huge_pages(bool allow) const noexcept {
+    if (mapped_bytes_ >= kHugePageBytes) {
+        static_cast<void>(::madvise(data_, mapped_bytes_, allow ? MADV_HUGEPAGE : MADV_NOHUGEPAGE));
+    }
 }
 
 Block::Block(Block&& other) noexcept

@@ -39,6 +39,9 @@ public:
     /// Empty, or requests that failed (locking, huge pages), and why.
     [[nodiscard]] const std::string& shortfall() const { return shortfall_; }
 
+    /// May the system make huge pages of it later? Advice, about all of it.
+    void allow_huge_pages(bool allow) const noexcept;
+
 private:
     std::byte* data_ = nullptr;
     std::uint64_t bytes_ = 0;  ///< as requested; the mapping is rounded up to pages

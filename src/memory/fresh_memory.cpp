@@ -2,8 +2,11 @@
 #include "memory/fresh_memory.hpp"
 
 #include "base/align.hpp"
+#include "base/assert.hpp"
 #include "base/of_process.hpp"
+#include "base/planted.hpp"
 #include "base/units.hpp"
+#include "memory/lasting_memory.hpp"
 #include "memory/pool.hpp"
 
 #include <sys/mman.h>
@@ -18,6 +21,114 @@
 namespace penstock::memory {
 
 namespace {
+
+struct Allocated {
+    std::shared_ptr<void> owner;
+    std::span<std::byte> bytes;
+    bool faulted_in = false;
+    bool is_kept = false;          ///< for the next load, when all of it is free
+    const Block* block = nullptr;  ///< of the owner; nullptr: it is of the heap, and has one part
+};
+
+}  // namespace
+
+struct FreshMemory::Mapping {
+    /// Throws std::bad_alloc.
+    Mapping(Allocated memory, std::size_t parts_max)
+        : allocated(std::move(memory)), in_use(parts_max) {
+        begins.reserve(parts_max);
+    }
+    Mapping(const Mapping&) = delete;
+    Mapping& operator=(const Mapping&) = delete;
+    ~Mapping() {
+        if (has_holes_ && allocated.is_kept) {
+            allocated.block->allow_huge_pages(true);
+        }
+    }
+
+    // A part is all up to the begin of the next one. The first and the last may have more: what
+    // lies before and behind them in the mapping.
+    [[nodiscard]] std::uintptr_t begin(std::size_t part) const {
+        return part == 0 ? address() : address() + begins[part];
+    }
+    [[nodiscard]] std::uintptr_t end(std::size_t part) const {
+        return part + 1 == begins.size() ? address() + allocated.bytes.size() : begin(part + 1);
+    }
+    [[nodiscard]] std::span<std::byte> pages_without_user(std::size_t part) const;
+    void discard(std::span<std::byte> pages) noexcept;
+
+    const Allocated allocated;
+    std::vector<std::uint64_t> begins;      ///< of each part, ascending; complete before one goes
+    std::vector<std::atomic<bool>> in_use;  ///< each part; never again once it is false
+
+private:
+    [[nodiscard]] std::uintptr_t address() const {
+        return reinterpret_cast<std::uintptr_t>(allocated.bytes.data());
+    }
+    [[nodiscard]] bool is_used(std::span<const std::byte> pages) const;
+
+    std::atomic<bool> has_holes_{false};
+};
+
+// The pages that a part touches and none in use. It walks on over parts that are gone until the
+// page ends: any number of short ones may lie in it. Every part asks after it has said that it is
+// gone, so of those that go together the last one sees all others gone.
+std::span<std::byte> FreshMemory::Mapping::pages_without_user(std::size_t part) const {
+    constexpr std::uintptr_t kPage = base::kPageBytes;
+    std::uintptr_t first = base::align_down(begin(part), kPage);
+    for (std::size_t i = part; i-- > 0 && end(i) > first;) {
+        if (in_use[i]) {
+            first += kPage;
+            break;
+        }
+        if (base::planted("direct_neighbours")) {
+            break;
+        }
+    }
+    std::uintptr_t last = base::align_up(end(part), kPage);
+    for (std::size_t i = part + 1; i < begins.size() && begin(i) < last; ++i) {
+        if (in_use[i]) {
+            last -= kPage;
+            break;
+        }
+        if (base::planted("direct_neighbours")) {
+            break;
+        }
+    }
+    return {reinterpret_cast<std::byte*>(first), last > first ? last - first : 0};
+}
+
+bool FreshMemory::Mapping::is_used(std::span<const std::byte> pages) const {
+    const std::uint64_t from = reinterpret_cast<std::uintptr_t>(pages.data()) - address();
+    const auto behind = std::upper_bound(begins.begin(), begins.end(), from);
+    auto i = static_cast<std::size_t>(std::max<std::ptrdiff_t>(behind - begins.begin(), 1) - 1);
+    for (; i < begins.size() && begins[i] < from + pages.size(); ++i) {
+        if (in_use[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Returns pages to the system: they are zeros from then on. Huge pages are not wanted any more: the
+// kernel makes one of what is left, if only a page of 4 KiB, and so fills the holes again.
+void FreshMemory::Mapping::discard(std::span<std::byte> pages) noexcept {
+    if (pages.empty()) {
+        return;
+    }
+    PENSTOCK_ASSERT(allocated.block != nullptr);
+    const bool is_free = base::planted("direct_neighbours") || !is_used(pages);
+    PENSTOCK_ASSERT(is_free);
+    PENSTOCK_ASSERT(!LastingMemory::overlaps(pages));
+    if (!has_holes_.exchange(true)) {
+        allocated.block->allow_huge_pages(false);
+    }
+    static_cast<void>(::madvise(pages.data(), pages.size(), MADV_DONTNEED));
+}
+
+namespace {
+
+using Mapping = FreshMemory::Mapping;
 
 // Minimum size of a part, because the pages at its ends stay when it is freed.
 constexpr std::uint64_t kPartBytesMin = base::kMiB;
@@ -47,13 +158,6 @@ std::uint64_t lay_out(std::span<const Stretch> stretches, std::span<const std::s
     return at;
 }
 
-// Gives pages back to the system.
-void discard(std::span<std::byte> pages) noexcept {
-    if (!pages.empty()) {
-        static_cast<void>(::madvise(pages.data(), pages.size(), MADV_DONTNEED));
-    }
-}
-
 // Parts that are free while others of their mapping are in use. Mostly all of them go, one after
 // the other, and the mapping is kept whole.
 class FreeParts {
@@ -64,11 +168,11 @@ public:
             *new base::OfProcess<FreeParts>([] { return std::make_shared<FreeParts>(); });
         return *of_process;
     }
-    void add(const std::shared_ptr<void>& mapping, std::span<std::byte> bytes) {
+    void add(const std::shared_ptr<Mapping>& mapping, std::span<std::byte> pages) {
         {
             const std::lock_guard guard(mutex_);
-            parts_.emplace_back(mapping, bytes);
-            bytes_ += bytes.size();
+            parts_.emplace_back(mapping, pages);
+            bytes_ += pages.size();
             if (bytes_ <= kKeptBytesMax) {
                 return;
             }
@@ -76,30 +180,23 @@ public:
         discard();
     }
     void discard() noexcept {
-        std::vector<std::pair<std::weak_ptr<void>, std::span<std::byte>>> parts;
+        std::vector<std::pair<std::weak_ptr<Mapping>, std::span<std::byte>>> parts;
         {
             const std::lock_guard guard(mutex_);
             parts.swap(parts_);
             bytes_ = 0;
         }
-        for (const auto& [mapping, bytes] : parts) {
-            if (const auto in_use = mapping.lock()) {
-                memory::discard(bytes);
+        for (const auto& [mapping, pages] : parts) {
+            if (const auto there = mapping.lock()) {
+                there->discard(pages);
             }
         }
     }
 
 private:
     std::mutex mutex_;
-    std::vector<std::pair<std::weak_ptr<void>, std::span<std::byte>>> parts_;
+    std::vector<std::pair<std::weak_ptr<Mapping>, std::span<std::byte>>> parts_;
     std::uint64_t bytes_ = 0;
-};
-
-struct Allocated {
-    std::shared_ptr<void> owner;
-    std::span<std::byte> bytes;
-    bool faulted_in = false;
-    bool kept = false;
 };
 
 base::Result<Allocated> allocate(std::uint64_t bytes, bool of_small_load) {
@@ -113,9 +210,9 @@ base::Result<Allocated> allocate(std::uint64_t bytes, bool of_small_load) {
     static auto* const pool = new Pool({.kept_bytes_max = kKeptBytesMax, .block = {}});
     if (of_small_load && bytes <= FreshMemory::kSmallBytes) {
         PENSTOCK_TRY(taken, pool->take(bytes));
-        auto loan = std::make_shared<PooledBlock>(std::move(taken));
-        const std::span<std::byte> lent = loan->block().bytes();
-        return Allocated{loan, lent, loan->used(), true};
+        const auto loan = std::make_shared<PooledBlock>(std::move(taken));
+        const Block& lent = loan->block();
+        return Allocated{loan, lent.bytes(), loan->used(), true, &lent};
     }
     auto block = Block::make(bytes);
     if (!block) {
@@ -125,18 +222,11 @@ base::Result<Allocated> allocate(std::uint64_t bytes, bool of_small_load) {
     if (!block) {
         return base::fail(std::move(block.error()));
     }
-    auto mapping = std::make_shared<Block>(std::move(*block));
-    const std::span<std::byte> mapped = mapping->bytes();
-    return Allocated{std::move(mapping), mapped};
+    const auto mapping = std::make_shared<Block>(std::move(*block));
+    return Allocated{mapping, mapping->bytes(), false, false, mapping.get()};
 }
 
 }  // namespace
-
-struct FreshMemory::Mapping {
-    std::shared_ptr<void> owner;            ///< of it, or of memory of the heap, which has one part
-    bool kept = false;                      ///< for the next load, when all parts are gone
-    std::vector<std::atomic<bool>> in_use;  ///< each part, and one more that never is
-};
 
 base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches,
                                             bool of_small_load) {
@@ -156,20 +246,18 @@ base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches,
         total = lay_out(stretches, order, base::kPageBytes, positions);
     }
     PENSTOCK_TRY(memory, allocate(total, of_small_load));
-    const std::span<std::byte> bytes = memory.bytes;
     made.faulted_in_ = memory.faulted_in;
     FreeParts::all().discard();
-    const auto mapping = std::make_shared<Mapping>();
-    mapping->owner = std::move(memory.owner);
-    mapping->kept = memory.kept;
-    mapping->in_use = std::vector<std::atomic<bool>>(stretches.size() + 1);
+    const std::span<std::byte> bytes = memory.bytes;
+    const auto mapping = std::make_shared<Mapping>(std::move(memory), stretches.size());
     std::vector<std::size_t> members;
     std::uint64_t begin = 0;
-    std::size_t parts = 0;
-    const auto close = [&](std::uint64_t end, std::uint64_t next) {
-        const auto part = std::make_shared<Part>(mapping, parts, bytes.subspan(begin, end - begin),
-                                                 bytes.subspan(begin, next - begin));
-        mapping->in_use[parts++] = true;
+    const auto close = [&](std::uint64_t end) {
+        const std::size_t number = mapping->begins.size();
+        const auto part =
+            std::make_shared<Part>(mapping, number, bytes.subspan(begin, end - begin));
+        mapping->begins.push_back(begin);
+        mapping->in_use[number] = true;
         for (const std::size_t i : members) {
             made.places_[i] = {part, positions[i] - begin};
         }
@@ -183,7 +271,7 @@ base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches,
         }
         const bool large = s.bytes >= kPartBytesMin || end - begin >= kPartBytesMin;
         if (!members.empty() && large) {
-            close(end, positions[i]);
+            close(end);
         }
         if (members.empty()) {
             begin = positions[i];
@@ -191,7 +279,7 @@ base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches,
         members.push_back(i);
         end = positions[i] + s.bytes;
     }
-    close(end, bytes.size());  // a huge page may be there beyond the end
+    close(end);
     return made;
 }
 
@@ -200,34 +288,19 @@ std::byte* FreshMemory::address(std::size_t stretch) const {
     return place.part ? place.part->bytes().data() + place.offset : nullptr;
 }
 
-// A page that two parts share goes with the last of them: one of its 4 KiB would keep all of a huge
-// page. Both ask after they have said that they are gone, so at least one of them sees the other.
-std::span<std::byte> FreshMemory::Part::pages() const {
-    constexpr std::uintptr_t kPage = base::kPageBytes;
-    const auto& in_use = mapping_->in_use;
-    const auto begin = reinterpret_cast<std::uintptr_t>(all_.data());
-    const std::uintptr_t end = begin + all_.size();
-    const bool shares_first = number_ != 0 && in_use[number_ - 1];
-    const std::uintptr_t first =
-        shares_first ? base::align_up(begin, kPage) : base::align_down(begin, kPage);
-    const std::uintptr_t last =
-        in_use[number_ + 1] ? base::align_down(end, kPage) : base::align_up(end, kPage);
-    return {reinterpret_cast<std::byte*>(first), last > first ? last - first : 0};
-}
-
 FreshMemory::Part::~Part() {
-    if (mapping_.use_count() == 1) {
+    if (mapping_.use_count() == 1 || mapping_->allocated.block == nullptr) {
         return;  // all of it goes
     }
     mapping_->in_use[number_] = false;
     try {
-        if (mapping_->kept) {
-            FreeParts::all().add(mapping_, pages());
+        if (mapping_->allocated.is_kept) {
+            FreeParts::all().add(mapping_, mapping_->pages_without_user(number_));
             return;
         }
     } catch (const std::bad_alloc&) {  // there is no memory to note it
     }
-    discard(pages());
+    mapping_->discard(mapping_->pages_without_user(number_));
 }
 
 }  // namespace penstock::memory

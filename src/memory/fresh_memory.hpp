@@ -7,6 +7,15 @@
 //          When the last of them is gone its pages are returned to the system, even if the rest of
 //          the mapping is still in use; the mapping itself is freed with its last part
 //
+// The invariant: a page is returned only when no part that touches it is in use, whatever their
+// number and the order in which they go. Parts end anywhere in a page, and one that is shorter than
+// a page (a bias between two large weights) shares it with two others. Each part, when it goes,
+// returns the pages that only parts which are gone touch; so the last one of a page returns it, for
+// a page of 4 KiB that stays would keep all of a huge page. Mapping::discard() is the only place
+// that returns pages. It asserts the invariant, also in release builds, with a look at the parts
+// that does not share code with the choice of the pages. Memory that a kernel may hold for good
+// (LastingMemory) is never returned in part: asserted there, too.
+//
 // Up to 64 KiB are of the heap instead: a mapping that is made and freed for each small tensor
 // costs four times its reading. These begin as far into 64 bytes as they do in the file.
 //
@@ -43,28 +52,23 @@ struct Stretch {
 };
 
 class FreshMemory {
+public:
     struct Mapping;
 
-public:
     /// A part of a mapping. Destroying it frees its pages, except those that others use, too.
     class Part {
     public:
-        /// `bytes` of `all`, which ends where the next part begins.
-        Part(std::shared_ptr<Mapping> mapping, std::size_t number, std::span<std::byte> bytes,
-             std::span<std::byte> all)
-            : mapping_(std::move(mapping)), number_(number), bytes_(bytes), all_(all) {}
+        Part(std::shared_ptr<Mapping> mapping, std::size_t number, std::span<std::byte> bytes)
+            : mapping_(std::move(mapping)), number_(number), bytes_(bytes) {}
         Part(const Part&) = delete;
         Part& operator=(const Part&) = delete;
         ~Part();
         [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
 
     private:
-        [[nodiscard]] std::span<std::byte> pages() const;
-
         std::shared_ptr<Mapping> mapping_;
         std::size_t number_;
         std::span<std::byte> bytes_;
-        std::span<std::byte> all_;
     };
     struct Place {
         std::shared_ptr<Part> part;  ///< nullptr: an empty stretch

@@ -51,6 +51,17 @@ void LastingMemory::remove(std::byte* data) noexcept {
     }
 }
 
+bool LastingMemory::overlaps(std::span<const std::byte> bytes) noexcept {
+    if (bytes.empty() || !table().is_made()) {
+        return false;
+    }
+    const LastingMemory& self = *table();
+    const std::lock_guard lock(self.mutex_);
+    const auto after = self.ranges_.lower_bound(bytes.data() + bytes.size());
+    return after != self.ranges_.begin() &&
+           std::prev(after)->second.data + std::prev(after)->second.bytes > bytes.data();
+}
+
 std::optional<LastingMemory::Range> LastingMemory::find(const std::byte* at) const {
     const std::lock_guard lock(mutex_);
     const auto after = ranges_.upper_bound(at);

@@ -13,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace penstock::memory {
@@ -49,6 +50,8 @@ public:
     /// Before it is unmapped.
     static void remove(std::byte* data) noexcept;
 
+    /// Does any of these bytes lie in memory that lasts?
+    [[nodiscard]] static bool overlaps(std::span<const std::byte> bytes) noexcept;
     /// The memory that holds this byte, if it lasts.
     [[nodiscard]] std::optional<Range> find(const std::byte* at) const;
     /// Grows with each removal, before the memory is unmapped.

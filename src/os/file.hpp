@@ -53,6 +53,7 @@ struct FileInfo {
     CachePolicy cache = CachePolicy::kAuto;  ///< as it was opened
     bool keeps_cache = false;                ///< its page cache is one that the kernel tells of
     bool in_memory = false;                  ///< there is no device below its page cache
+    bool in_user_space = false;              ///< a program serves it (FUSE)
     /// kAuto, on a file system with a page cache: reads take what is in it from there, and small
     /// writes go through it.
     bool asks_cache = false;
@@ -95,6 +96,13 @@ public:
     [[nodiscard]] virtual std::int64_t append_some(std::span<const std::byte> /*bytes*/) {
         return -EBADF;
     }
+    /// The place in the file at which the bytes of the last append_some() end.
+    [[nodiscard]] virtual std::uint64_t appended_to() const { return 0; }
+    /// Removes the last `bytes` bytes of a file that ends at `end`, where nobody else can have it
+    /// open and write; otherwise false.
+    [[nodiscard]] virtual bool cut_back(std::uint64_t /*end*/, std::uint64_t /*bytes*/) {
+        return false;
+    }
 
     /// What of [offset, offset + bytes), bytes > 0, is in the page cache: 0, or an errno where that
     /// cannot be told. Touches no page and waits for no device.
@@ -117,8 +125,14 @@ public:
         return base::fail(base::system_error(ENOTSUP, "status", info_.path));
     }
     [[nodiscard]] virtual base::Result<void> truncate(std::uint64_t bytes) = 0;
-    /// Allocates [offset, offset + bytes) on the device and extends the size to its end.
-    /// kUnsupported if the file system cannot (which is normal), ENOSPC early.
+    /// Allocates [offset, offset + bytes) on the device and leaves the size as it is. What is
+    /// behind the size when the file is closed is given back, if the file is not open elsewhere.
+    [[nodiscard]] virtual base::Result<void> reserve(std::uint64_t /*offset*/,
+                                                     std::uint64_t /*bytes*/) {
+        return {};
+    }
+    /// The same, and extends the size to its end. kUnsupported if the file system cannot (which is
+    /// normal), ENOSPC early, and then the size is as it was.
     [[nodiscard]] virtual base::Result<void> preallocate(std::uint64_t offset,
                                                          std::uint64_t bytes) = 0;
     /// Makes data, size, and the name in its folder survive a power cut.

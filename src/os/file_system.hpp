@@ -106,9 +106,10 @@ public:
     /// A path that may lead through symbolic links.
     [[nodiscard]] virtual base::Result<std::shared_ptr<Folder>> open_folder(
         const std::string& path);
-    /// An exclusive lock of a regular file, made when it does not exist; ELOOP for a symbolic link.
-    /// EWOULDBLOCK when another process holds it.
-    [[nodiscard]] virtual base::Result<std::unique_ptr<FileLock>> lock(const std::string& path) = 0;
+    /// An exclusive lock of a regular file; `make`: which is made when it does not exist. ELOOP for
+    /// a symbolic link. EWOULDBLOCK when another process holds it.
+    [[nodiscard]] virtual base::Result<std::unique_ptr<FileLock>> lock(const std::string& path,
+                                                                       bool make) = 0;
     /// Makes the names in a folder survive a power cut.
     [[nodiscard]] virtual base::Result<void> sync_folder(const std::string& path) = 0;
 };

@@ -19,7 +19,8 @@ struct Known {
 constexpr std::string_view kInMemory =
     "it keeps its files in memory, so that direct I/O has nothing to pass by";
 constexpr std::string_view kDaemon =
-    "a user-space program serves it and decides what is cached, whatever O_DIRECT says";
+    "a user-space program serves it and decides what is cached, whatever O_DIRECT says; it is read "
+    "and written by blocking calls on threads, not by io_uring";
 constexpr std::string_view kNoData = "its files are made by the kernel as they are read";
 
 constexpr std::array<Known, 23> kTypes{{
@@ -63,6 +64,10 @@ bool keeps_page_cache(std::string_view file_system) {
     constexpr std::array<std::string_view, 8> kLocal{"ext4", "xfs",      "btrfs", "overlay",
                                                      "f2fs", "bcachefs", "vfat",  "exfat"};
     return std::find(kLocal.begin(), kLocal.end(), file_system) != kLocal.end();
+}
+
+bool is_in_user_space(std::string_view file_system) {
+    return file_system == "fuse";
 }
 
 bool is_in_memory(std::string_view file_system) {

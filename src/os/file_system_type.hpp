@@ -19,6 +19,8 @@ struct FileSystemType {
 /// Whether files of such a name are cached by this machine's page cache alone, so that what is in
 /// it is as good as what is on the device, and asking costs no server.
 [[nodiscard]] bool keeps_page_cache(std::string_view file_system);
+/// Whether a program serves such a file system (FUSE).
+[[nodiscard]] bool is_in_user_space(std::string_view file_system);
 /// Whether the page cache is all that such a file system has.
 [[nodiscard]] bool is_in_memory(std::string_view file_system);
 

@@ -25,6 +25,8 @@ public:
     [[nodiscard]] std::int64_t write_at(Lane lane, std::uint64_t offset,
                                         std::span<const iovec> pieces) override;
     [[nodiscard]] std::int64_t append_some(std::span<const std::byte> bytes) override;
+    [[nodiscard]] std::uint64_t appended_to() const override;
+    [[nodiscard]] bool cut_back(std::uint64_t end, std::uint64_t bytes) override;
     [[nodiscard]] int cached_pages(std::uint64_t offset, std::uint64_t bytes,
                                    CachedPages& found) const override;
     [[nodiscard]] std::int64_t read_cached(std::uint64_t offset,
@@ -32,6 +34,7 @@ public:
     [[nodiscard]] base::Result<std::uint64_t> size() const override;
     [[nodiscard]] base::Result<FileStatus> status() const override;
     [[nodiscard]] base::Result<void> truncate(std::uint64_t bytes) override;
+    [[nodiscard]] base::Result<void> reserve(std::uint64_t offset, std::uint64_t bytes) override;
     [[nodiscard]] base::Result<void> preallocate(std::uint64_t offset,
                                                  std::uint64_t bytes) override;
     [[nodiscard]] base::Result<void> sync() override;
@@ -44,11 +47,15 @@ public:
 private:
     /// The buffered descriptor, or the error of a closed file; `writes` also requires write access.
     [[nodiscard]] base::Result<int> usable(const char* operation, bool writes) const;
+    [[nodiscard]] base::Result<void> allocate(int mode, std::uint64_t offset, std::uint64_t bytes);
+    void give_back_room();
     [[nodiscard]] base::Result<void> sync_bytes(int fd);
     [[nodiscard]] base::Result<void> sync_parent(int fd) const;
 
     std::atomic<int> buffered_;
     std::atomic<int> direct_;
+    std::atomic<std::uint64_t> room_end_{0};  ///< of what reserve() asked for
+    const std::uint32_t forks_;               ///< of this process before the opening
     /// The errno of a sync that failed. The kernel reports such a loss once and drops the pages, so
     /// that a second sync would succeed; here it stays failed.
     std::atomic<int> lost_errno_{0};

@@ -54,11 +54,11 @@ Result<void> check_lockable(const std::string& path) {
                              "made it, and remove it"));
 }
 
-Result<std::unique_ptr<FileLock>> lock_file(const std::string& path) {
+Result<std::unique_ptr<FileLock>> lock_file(const std::string& path, bool make) {
     while (true) {
         PENSTOCK_CHECK(check_lockable(path));
-        UniqueFd fd(
-            ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW, 0666));
+        constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW;
+        UniqueFd fd(::open(path.c_str(), make ? kFlags | O_CREAT : kFlags, 0666));
         if (!fd) {
             if (errno == EINTR) {
                 continue;
@@ -280,7 +280,11 @@ public:
             // A folder's default ACL on the new file would grant access that the old file did not.
             static_cast<void>(::fremovexattr(fd, kAclName) == 0);
         }
-        if (::fchmod(fd, status.st_mode & 07777U) != 0) {
+        // Some mounts refuse each chmod, and give all files one mode.
+        struct stat made {};
+        const bool is_same = !has_acl && ::fstat(fd, &made) == 0 &&
+                             (made.st_mode & 07777U) == (status.st_mode & 07777U);
+        if (!is_same && ::fchmod(fd, status.st_mode & 07777U) != 0) {
             return fail(system_error(errno, "take_attributes", to.info().path));
         }
         return {};
@@ -298,9 +302,9 @@ public:
         return {};
     }
 
-    Result<std::unique_ptr<FileLock>> lock(const std::string& path) override {
+    Result<std::unique_ptr<FileLock>> lock(const std::string& path, bool make) override {
         PENSTOCK_CHECK(check_path("lock", path));
-        return lock_file(path);
+        return lock_file(path, make);
     }
 
     Result<std::shared_ptr<Folder>> open_folder(const std::string& path) override {
@@ -311,6 +315,12 @@ public:
 };
 
 }  // namespace
+
+bool is_missing(const std::string& path) {
+    struct stat status {};
+    return ::lstat(path.c_str(), &status) != 0 &&
+           (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG);
+}
 
 std::shared_ptr<FileSystem> local_file_system() {
     static const auto* const one = new std::shared_ptr<FileSystem>(new LocalFileSystem);

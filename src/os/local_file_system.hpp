@@ -5,10 +5,15 @@
 #include "os/file_system.hpp"
 
 #include <memory>
+#include <string>
 
 namespace penstock::os {
 
 /// Stateless; one object serves everybody.
 [[nodiscard]] std::shared_ptr<FileSystem> local_file_system();
+
+/// Whether there is no such name (ENOENT, ENOTDIR, ENAMETOOLONG): a look that makes no Error, which
+/// would cost more than the system call.
+[[nodiscard]] bool is_missing(const std::string& path);
 
 }  // namespace penstock::os

@@ -189,10 +189,12 @@ Result<void> LocalFolder::rename(const std::string& from, const std::string& to)
     return {};
 }
 
+// A file system may have no sync of folders, which is a network or user-space one: its server has
+// the names by now. PostgreSQL and LevelDB take these errors so, too.
 Result<void> LocalFolder::sync() {
     while (::fsync(fd_.get()) != 0) {
-        if (errno == EINVAL) {
-            return {};  // a file system without fsync of folders
+        if (errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS || errno == EBADF) {
+            return {};
         }
         if (errno != EINTR) {
             return fail(system_error(errno, "sync_folder", path()));

@@ -246,6 +246,7 @@ Result<std::shared_ptr<File>> finish(const std::string& path, const FileOptions&
     PENSTOCK_TRY(direct, open_direct_lane(fd, info));
     info.keeps_cache = !info.is_block_device && keeps_page_cache(info.file_system);
     info.in_memory = !info.is_block_device && is_in_memory(info.file_system);
+    info.in_user_space = is_in_user_space(info.file_system);
     info.asks_cache = info.keeps_cache && direct && options.cache == CachePolicy::kAuto;
     if (options.truncate && !info.is_block_device && status.st_size != 0) {
         while (::ftruncate(fd.get(), 0) != 0) {
@@ -334,6 +335,7 @@ std::shared_ptr<File> finish_small(const std::string& path, const FileOptions& o
     info.cache = options.cache;
     info.device = device.disk;
     info.file_system = device.file_system.data();
+    info.in_user_space = is_in_user_space(info.file_system);
     info.created = opened.created;
     info.small = reads;
     info.asks_cache = reads && device.keeps_page_cache;

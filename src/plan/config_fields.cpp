@@ -66,6 +66,7 @@ class FieldHandler final : public format::JsonHandler {
 public:
     std::map<std::string, ConfigValue, std::less<>> values;
 
+    [[nodiscard]] bool takes_python() const override { return true; }
     std::string key(std::string& name) override {
         if (depth_ <= kKeptDepth && lists_ == 0) {
             names_.resize(static_cast<std::size_t>(depth_));

@@ -173,7 +173,7 @@ int FakeDisk::move(engine::Op op, std::uint64_t inode, std::uint64_t offset,
     FakeInode& file = op == engine::Op::kWrite ? edit(inode) : *inodes_.at(inode);
     std::uint64_t place = offset;
     if (op == engine::Op::kWrite) {
-        if (const int refused = resize(file, std::max(file.bytes(), offset + bytes))) {
+        if (const int refused = resize(inode, std::max(file.bytes(), offset + bytes))) {
             return refused;
         }
         file.set_modified(time());
@@ -200,9 +200,15 @@ int FakeDisk::move(engine::Op op, std::uint64_t inode, std::uint64_t offset,
     return 0;
 }
 
-int FakeDisk::resize(FakeInode& inode, std::uint64_t bytes) {
-    if (bytes > inode.bytes() && shape_.capacity_bytes != UINT64_MAX &&
-        used() - inode.bytes() + bytes > shape_.capacity_bytes) {
+bool FakeDisk::has_room(std::uint64_t inode, std::uint64_t bytes) const {
+    const std::uint64_t held = held_by(inode);
+    return bytes <= held || shape_.capacity_bytes == UINT64_MAX ||
+           used() - held + bytes <= shape_.capacity_bytes;
+}
+
+int FakeDisk::resize(std::uint64_t number, std::uint64_t bytes) {
+    FakeInode& inode = edit(number);
+    if (bytes > inode.bytes() && !has_room(number, bytes)) {
         return ENOSPC;
     }
     inode.resize(bytes);
@@ -214,9 +220,14 @@ int FakeDisk::resize(FakeInode& inode, std::uint64_t bytes) {
 std::uint64_t FakeDisk::used() const {
     std::uint64_t total = 0;
     for (const auto& [number, inode] : inodes_) {
-        total += nameless_.contains(number) && !opened_.contains(number) ? 0 : inode->bytes();
+        total += nameless_.contains(number) && !opened_.contains(number) ? 0 : held_by(number);
     }
     return total;
+}
+
+std::uint64_t FakeDisk::held_by(std::uint64_t inode) const {
+    const auto room = room_.find(inode);
+    return std::max(inodes_.at(inode)->bytes(), room == room_.end() ? 0 : room->second);
 }
 
 // Copies an inode that is shared with a fork.
@@ -337,6 +348,7 @@ void FakeDisk::close(std::uint64_t inode) {
     const auto found = opened_.find(inode);
     if (found != opened_.end() && --found->second == 0) {
         opened_.erase(found);
+        room_.erase(inode);
     }
 }
 
@@ -346,6 +358,12 @@ std::uint64_t FakeDisk::size(std::uint64_t inode) const {
     return found == inodes_.end() ? 0 : found->second->bytes();
 }
 
+std::uint32_t FakeDisk::openings(std::uint64_t inode) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = opened_.find(inode);
+    return found == opened_.end() ? 0 : found->second;
+}
+
 int FakeDisk::truncate(std::uint64_t inode, std::uint64_t bytes) {
     static const std::string no_path;
     announce(DiskCall::kTruncate, no_path);
@@ -353,7 +371,7 @@ int FakeDisk::truncate(std::uint64_t inode, std::uint64_t bytes) {
     if (const int refused = step(DiskCall::kTruncate, no_path)) {
         return refused;
     }
-    return is_file(inode) ? resize(edit(inode), bytes) : EIO;
+    return is_file(inode) ? resize(inode, bytes) : EIO;
 }
 
 int FakeDisk::preallocate(std::uint64_t inode, std::uint64_t offset, std::uint64_t bytes) {
@@ -369,8 +387,27 @@ int FakeDisk::preallocate(std::uint64_t inode, std::uint64_t offset, std::uint64
     if (!is_file(inode)) {
         return EIO;
     }
-    FakeInode& target = edit(inode);
-    return resize(target, std::max(target.bytes(), offset + bytes));
+    return resize(inode, std::max(inodes_.at(inode)->bytes(), offset + bytes));
+}
+
+int FakeDisk::reserve(std::uint64_t inode, std::uint64_t offset, std::uint64_t bytes) {
+    static const std::string no_path;
+    if (!shape_.reserves) {
+        return 0;
+    }
+    announce(DiskCall::kPreallocate, no_path);
+    const std::lock_guard lock(mutex_);
+    if (const int refused = step(DiskCall::kPreallocate, no_path)) {
+        return refused;
+    }
+    if (!is_file(inode)) {
+        return EIO;
+    }
+    if (!has_room(inode, offset + bytes)) {
+        return ENOSPC;
+    }
+    room_[inode] = std::max(held_by(inode), offset + bytes);
+    return 0;
 }
 
 int FakeDisk::sync(std::uint64_t inode, const std::string& path, bool with_name) {
@@ -494,15 +531,18 @@ Space FakeDisk::space() const {
     return {shape_.capacity_bytes, shape_.capacity_bytes - std::min(taken, shape_.capacity_bytes)};
 }
 
-FakeDisk::Opened FakeDisk::lock(const std::string& path) {
+FakeDisk::Opened FakeDisk::lock(const std::string& path, bool make) {
     announce(DiskCall::kLock, path);
     const std::lock_guard guard(mutex_);
     if (const int refused = step(DiskCall::kLock, path)) {
         return {refused, 0};
     }
     std::uint64_t inode = names_.find(path);
+    if (inode == FakeNames::kNone && !make) {
+        return {ENOENT, 0};
+    }
     if (inode == FakeNames::kNone) {
-        if (const int failed = make(path, FileKind::kFile, "", inode)) {
+        if (const int failed = this->make(path, FileKind::kFile, "", inode)) {
             return {failed, 0};
         }
     }

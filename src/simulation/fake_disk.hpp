@@ -46,6 +46,7 @@ struct DiskShape {
     std::uint32_t block_bytes = 4096;
     std::uint64_t capacity_bytes = UINT64_MAX;
     bool preallocates = true;
+    bool reserves = false;    ///< and can without the size; else that does nothing
     bool page_cache = false;  ///< has one, which the seed fills, empties and lets others look into
     bool cachestat = true;    ///< it can be asked; else only tried
     bool hollow = false;      ///< keeps no bytes and touches no memory
@@ -145,8 +146,11 @@ public:
     [[nodiscard]] Opened open(const std::string& path, const FileOptions& options);
     void close(std::uint64_t inode);
     [[nodiscard]] std::uint64_t size(std::uint64_t inode) const;
+    [[nodiscard]] std::uint32_t openings(std::uint64_t inode) const;
     [[nodiscard]] int truncate(std::uint64_t inode, std::uint64_t bytes);
     [[nodiscard]] int preallocate(std::uint64_t inode, std::uint64_t offset, std::uint64_t bytes);
+    /// The room is given back when the inode is closed for the last time.
+    [[nodiscard]] int reserve(std::uint64_t inode, std::uint64_t offset, std::uint64_t bytes);
     /// Syncs data and size; with the folder of `path`, if that still names the file, the name too.
     [[nodiscard]] int sync(std::uint64_t inode, const std::string& path, bool with_name);
     [[nodiscard]] int sync_folder(const std::string& path);
@@ -177,8 +181,8 @@ public:
                                 const std::string& path);
     [[nodiscard]] int sync_folder_in(std::uint64_t folder, const std::string& path);
     [[nodiscard]] Space space() const;
-    /// Makes the file when it is not there.
-    [[nodiscard]] Opened lock(const std::string& path);
+    /// `make`: makes the file when it is not there.
+    [[nodiscard]] Opened lock(const std::string& path, bool make);
     [[nodiscard]] int lock_folder(std::uint64_t folder, const std::string& path);
     void unlock(std::uint64_t inode);
     [[nodiscard]] bool is_named(std::uint64_t inode, const std::string& path) const;
@@ -206,7 +210,9 @@ private:
              std::uint64_t& inode);
     int move(engine::Op op, std::uint64_t inode, std::uint64_t offset,
              std::span<const iovec> pieces, std::uint64_t bytes, const Fault& fault);
-    int resize(FakeInode& inode, std::uint64_t bytes);
+    [[nodiscard]] bool has_room(std::uint64_t inode, std::uint64_t bytes) const;
+    [[nodiscard]] std::uint64_t held_by(std::uint64_t inode) const;
+    int resize(std::uint64_t inode, std::uint64_t bytes);
     Survival draw_survival();
     void lose_cache(FakeInode& inode);
     [[nodiscard]] std::uint64_t used() const;
@@ -223,6 +229,7 @@ private:
     FakeNames names_;
     Inodes inodes_;                                  ///< of files
     std::map<std::uint64_t, std::uint32_t> opened_;  ///< how often an inode is open
+    std::map<std::uint64_t, std::uint64_t> room_;    ///< the end of what an inode has
     std::set<std::uint64_t> nameless_;               ///< inodes whose last name was removed
     std::set<std::uint64_t> locks_;
     std::uint64_t accesses_ = 0;

@@ -66,9 +66,18 @@ std::int64_t FakeFile::write_at(os::Lane lane, std::uint64_t offset,
 
 std::int64_t FakeFile::append_some(std::span<const std::byte> bytes) {
     const iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
-    return info_.append
-               ? access(engine::Op::kWrite, os::Lane::kBuffered, FakeDisk::kAtEnd, {&piece, 1})
-               : -EBADF;
+    if (!info_.append) {
+        return -EBADF;
+    }
+    const std::int64_t put =
+        access(engine::Op::kWrite, os::Lane::kBuffered, FakeDisk::kAtEnd, {&piece, 1});
+    appended_to_ = put < 0 ? appended_to_ : disk_->size(inode_);
+    return put;
+}
+
+bool FakeFile::cut_back(std::uint64_t end, std::uint64_t bytes) {
+    return disk_->openings(inode_) == 1 && disk_->size(inode_) == end &&
+           disk_->truncate(inode_, end - bytes) == 0;
 }
 
 // As the seed says: pages come and go, also between a question and the read after it.
@@ -122,6 +131,10 @@ base::Result<FileStatus> FakeFile::status() const {
 base::Result<void> FakeFile::truncate(std::uint64_t bytes) {
     note_size(bytes);
     return outcome(disk_->truncate(inode_, bytes), "truncate", info_.path);
+}
+
+base::Result<void> FakeFile::reserve(std::uint64_t offset, std::uint64_t bytes) {
+    return outcome(disk_->reserve(inode_, offset, bytes), "preallocate", info_.path);
 }
 
 base::Result<void> FakeFile::preallocate(std::uint64_t offset, std::uint64_t bytes) {
@@ -347,9 +360,10 @@ base::Result<std::shared_ptr<os::Folder>> FakeFileSystem::open_folder(const std:
     return std::make_shared<FakeFolder>(path, where.disk, opened.inode, where.path);
 }
 
-base::Result<std::unique_ptr<os::FileLock>> FakeFileSystem::lock(const std::string& path) {
+base::Result<std::unique_ptr<os::FileLock>> FakeFileSystem::lock(const std::string& path,
+                                                                 bool make) {
     const Place where = place(path, false);
-    const FakeDisk::Opened locked = where.disk->lock(where.path);
+    const FakeDisk::Opened locked = where.disk->lock(where.path, make);
     PENSTOCK_CHECK(outcome(locked.system_errno, "lock", path));
     return std::make_unique<FakeLock>(where.disk, locked.inode, where.path);
 }

@@ -37,12 +37,15 @@ public:
     [[nodiscard]] base::Result<std::uint64_t> size() const override;
     [[nodiscard]] base::Result<FileStatus> status() const override;
     [[nodiscard]] base::Result<void> truncate(std::uint64_t bytes) override;
+    [[nodiscard]] base::Result<void> reserve(std::uint64_t offset, std::uint64_t bytes) override;
     [[nodiscard]] base::Result<void> preallocate(std::uint64_t offset,
                                                  std::uint64_t bytes) override;
     [[nodiscard]] base::Result<void> sync() override;
     [[nodiscard]] base::Result<void> sync_data() override;
     [[nodiscard]] std::string folder_key() const override;
     [[nodiscard]] std::int64_t append_some(std::span<const std::byte> bytes) override;
+    [[nodiscard]] std::uint64_t appended_to() const override { return appended_to_; }
+    [[nodiscard]] bool cut_back(std::uint64_t end, std::uint64_t bytes) override;
     [[nodiscard]] base::Result<void> close() override { return {}; }
     void set_mode(std::uint32_t mode) { disk_->set_mode(inode_, mode); }
 
@@ -51,6 +54,7 @@ private:
     std::uint64_t inode_;
     std::string path_on_disk_;
     std::shared_ptr<const base::Clock> clock_;
+    std::uint64_t appended_to_ = 0;
 };
 
 class FakeFolder final : public os::Folder {
@@ -110,8 +114,8 @@ public:
                                                   std::int64_t since_1970_ns) override;
     [[nodiscard]] base::Result<std::shared_ptr<os::Folder>> open_folder(
         const std::string& path) override;
-    [[nodiscard]] base::Result<std::unique_ptr<os::FileLock>> lock(
-        const std::string& path) override;
+    [[nodiscard]] base::Result<std::unique_ptr<os::FileLock>> lock(const std::string& path,
+                                                                   bool make) override;
     [[nodiscard]] base::Result<void> sync_folder(const std::string& path) override;
 
 private:

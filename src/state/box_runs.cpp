@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state/box_runs.hpp"
 
+#include "base/planted.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "tensor/element_type.hpp"
@@ -157,7 +158,7 @@ std::optional<BoxRuns> BoxRuns::of(const StoredShape& stored, const TensorBox& b
         source_step *= stored.shape[d];
         target_step *= box.end[d] - box.begin[d];
     }
-    part.source_ = bytes(source);
+    part.source_ = bytes(source != 0 && base::planted("slice_offset") ? source - 1 : source);
     part.target_ = bytes(target) + strided;
     part.run_bytes_ = bytes(run);
     if (!bytes.whole()) {

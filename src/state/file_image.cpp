@@ -5,8 +5,11 @@
 #include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "format/crc32.hpp"
+#include "format/fault.hpp"
 #include "state/sum_table.hpp"
 #include "stream/checksum.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>
@@ -48,7 +51,7 @@ void check_header(const safetensors_format::Layout& layout,
 
 }  // namespace
 
-FileImage FileImage::torch_zip(const format::ValueTree& tree, const std::string& folder,
+FileImage FileImage::torch_zip(format::ValueTree tree, const std::string& folder,
                                std::vector<Payload> payloads,
                                const format::PickleOptions& options) {
     PENSTOCK_ASSERT(payloads.size() == tree.storages.size());
@@ -57,6 +60,7 @@ FileImage FileImage::torch_zip(const format::ValueTree& tree, const std::string&
     }
     FileImage image;
     image.layout_ = base::unwrap(Layout::make(tree, folder, options));
+    image.tree_ = std::move(tree);
     image.payloads_ = std::move(payloads);
     image.piece_bytes_ = stream::kCrcPieceBytes;
     return image;
@@ -64,7 +68,8 @@ FileImage FileImage::torch_zip(const format::ValueTree& tree, const std::string&
 
 FileImage FileImage::safetensors(std::vector<safetensors_format::Tensor> tensors,
                                  safetensors_format::Metadata metadata,
-                                 std::vector<Payload> payloads, bool checksums) {
+                                 std::vector<Payload> payloads, bool checksums,
+                                 const WrittenData& written) {
     FileImage image;
     PENSTOCK_ASSERT(payloads.size() == tensors.size());
     std::uint64_t pieces = 0;
@@ -74,7 +79,7 @@ FileImage FileImage::safetensors(std::vector<safetensors_format::Tensor> tensors
     }
     std::erase_if(metadata, [](const auto& entry) { return entry.first == kSumTableKey; });
     if (checksums && !payloads.empty()) {
-        image.piece_bytes_ = table_piece_bytes(total);
+        image.piece_bytes_ = written.begin != 0 ? written.piece_bytes : table_piece_bytes(total);
         for (const Payload& payload : payloads) {
             pieces += (payload.bytes + image.piece_bytes_ - 1) / image.piece_bytes_;
         }
@@ -84,7 +89,8 @@ FileImage FileImage::safetensors(std::vector<safetensors_format::Tensor> tensors
         image.sums_.resize(payloads.size());
         image.sums_missing_ = payloads.size();
     }
-    auto layout = base::unwrap(safetensors_format::Layout::make(std::move(tensors), metadata));
+    auto layout = base::unwrap(safetensors_format::Layout::make(std::move(tensors), metadata,
+                                                                {.data_begin = written.begin}));
     for (std::size_t i = 0; i < payloads.size(); ++i) {
         const auto& t = layout.tensors()[i];
         PENSTOCK_ASSERT(payloads[i].bytes == t.end - t.begin);
@@ -114,6 +120,24 @@ void FileImage::replace_payloads(std::vector<Payload> payloads) {
     payloads_ = std::move(payloads);
 }
 
+std::string FileImage::name_of(std::size_t payload) const {
+    if (const auto* file = std::get_if<safetensors_format::Layout>(&layout_)) {
+        return fmt::format("tensor {}", format::shown(file->tensors()[payload].name));
+    }
+    for (format::ValueId id = 0; id < tree_.values.size(); ++id) {
+        const format::Value& value = tree_.values[id];
+        if (value.kind == format::ValueKind::kTensor &&
+            tree_.tensors[static_cast<std::size_t>(value.integer)].storage == payload) {
+            return format::place_of(tree_, id);
+        }
+    }
+    return fmt::format("storage {}", payload);
+}
+
+bool FileImage::takes_cuts() const {
+    return std::holds_alternative<Layout>(layout_);
+}
+
 std::uint64_t FileImage::hash(std::span<const std::byte> piece) const {
     return std::holds_alternative<Layout>(layout_) ? format::crc32(piece)
                                                    : stream::content_hash(piece);
@@ -132,19 +156,17 @@ std::vector<std::size_t> FileImage::sums_in(format::FileRange range) const {
     return out;
 }
 
-void FileImage::set_sums(std::size_t payload, std::span<const std::uint64_t> pieces) {
+void FileImage::set_sums(std::size_t payload, std::span<const std::uint64_t> sums,
+                         std::span<const std::uint64_t> bytes) {
     if (Layout* zip = std::get_if<Layout>(&layout_)) {
         std::uint32_t crc = 0;
-        std::uint64_t left = payloads_[payload].bytes;
-        for (const std::uint64_t piece : pieces) {
-            const std::uint64_t bytes = std::min(left, piece_bytes_);
-            crc = format::crc32_combine(crc, static_cast<std::uint32_t>(piece), bytes);
-            left -= bytes;
+        for (std::size_t i = 0; i < sums.size(); ++i) {
+            crc = format::crc32_combine(crc, static_cast<std::uint32_t>(sums[i]), bytes[i]);
         }
         zip->set_crc(payload, crc);
         return;
     }
-    sums_[payload].assign(pieces.begin(), pieces.end());
+    sums_[payload].assign(sums.begin(), sums.end());
     if (sums_missing_ == 0) {
         sums_missing_ = payloads_.size();  // it may be written once more
     }
@@ -158,12 +180,12 @@ void FileImage::set_sums(std::size_t payload, std::span<const std::uint64_t> pie
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
         return std::pair(given[a].begin, given[a].end) < std::pair(given[b].begin, given[b].end);
     });
-    std::vector<std::uint64_t> sums;
+    std::vector<std::uint64_t> all;
     for (const std::size_t i : order) {
-        sums.insert(sums.end(), sums_[i].begin(), sums_[i].end());
+        all.insert(all.end(), sums_[i].begin(), sums_[i].end());
     }
     metadata_.back().second =
-        render_sum_table(by_data(given), layout.data_begin(), piece_bytes_, sums);
+        render_sum_table(by_data(given), layout.data_begin(), piece_bytes_, all);
     base::unwrap(layout.set_metadata(metadata_));
     check_header(layout, metadata_);
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/raise.hpp"
 #include "format/crc32.hpp"
 #include "format/torch_file.hpp"
+#include "state/addresses.hpp"
 #include "state/source.hpp"
 #include "state/structure.hpp"
 #include "stream/checksum.hpp"
 #include "stream/read_ahead.hpp"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <map>
@@ -17,31 +18,6 @@
 namespace penstock::state {
 
 namespace {
-
-// Placeholder addresses of storages, none of which is ever accessed: state_of() finds the storage
-// and offset of each tensor by the address of its bytes.
-class Addresses {
-public:
-    explicit Addresses(std::uint64_t bytes) : bytes_(std::max<std::uint64_t>(bytes, 1)) {
-        void* const begin =
-            ::mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (begin == MAP_FAILED) {
-            throw Error(ErrorCode::kOutOfMemory, 0, "mmap", "", kNoOffset,
-                        fmt::format("there are no {} bytes of addresses for the storages of the "
-                                    "file",
-                                    bytes_));
-        }
-        begin_ = static_cast<const std::byte*>(begin);
-    }
-    Addresses(const Addresses&) = delete;
-    Addresses& operator=(const Addresses&) = delete;
-    ~Addresses() { ::munmap(const_cast<std::byte*>(begin_), bytes_); }
-    [[nodiscard]] const std::byte* begin() const { return begin_; }
-
-private:
-    std::uint64_t bytes_;
-    const std::byte* begin_ = nullptr;
-};
 
 std::uint64_t total_bytes(std::span<const TensorReader::Item> items) {
     return std::accumulate(items.begin(), items.end(), std::uint64_t{0},
@@ -63,6 +39,12 @@ FileSource::FileSource(std::shared_ptr<Engine> engine, const FileSystem& files,
         table_.files.push_back(reader_.file(i).path);
     }
     if (torch != nullptr) {
+        if (torch->big_endian) {
+            base::raise(base::error(ErrorCode::kUnsupported, "open",
+                                    "a big-endian machine saved it: load() of Python reads it; "
+                                    "save what that gives",
+                                    path));
+        }
         name_tensors(*torch);
         return;
     }
@@ -85,7 +67,7 @@ const format::safetensors::Header& FileSource::header_of(std::size_t file) const
 void FileSource::add_tensor(std::size_t item) {
     const TensorReader::Item& its = reader_.items()[item];
     const format::safetensors::Tensor& t = reader_.tensor(item);
-    const auto& metadata = header_of(its.file).metadata;
+    const auto& metadata = header_of(its.described_by).metadata;
     const bool summed = std::any_of(metadata.begin(), metadata.end(),
                                     [](const auto& entry) { return entry.first == kSumTableKey; });
     table_.tensors.push_back({.name = t.name,
@@ -184,7 +166,8 @@ public:
                 tensors_.emplace(source.places_[i].first, source.tensors()[i].name);
             }
         }
-        for (std::size_t i = 0; i < source.reader_.files(); ++i) {
+        out_.note = source.reader_.note(true);
+        for (std::size_t i = 0; i < source.reader_.headers(); ++i) {
             try {
                 tables_.push_back(source.reader_.sums(i));
             } catch (const Error& error) {
@@ -192,9 +175,9 @@ public:
                 out_.problems.push_back({path_of(i), "", kNoOffset, error.what()});
             }
             if (!tables_.back() && source.reader_.torch_file() == nullptr) {
-                out_.note =
+                note(
                     "it has no checksums of Penstock: that it can be read, and that its header is "
-                    "sound, is all that can be said";
+                    "sound, is all that can be said");
             }
         }
         order_.resize(items_.size());
@@ -209,7 +192,7 @@ public:
         std::vector<stream::Stretch> stretches;
         for (const std::size_t i : order_) {
             const TensorReader::Item& item = items_[i];
-            const auto& table = tables_[item.file];
+            const auto& table = tables_[item.described_by];
             stretches.push_back({source_.reader_.file(item.file).file, item.offset, item.bytes,
                                  table ? table->piece_bytes : 0});
         }
@@ -236,7 +219,7 @@ private:
             look_by_crc(i, at, bytes);
             return;
         }
-        const auto& table = tables_[item.file];
+        const auto& table = tables_[item.described_by];
         for (std::size_t b = 0; table && b < bytes.size(); b += table->piece_bytes) {
             const auto piece =
                 bytes.subspan(b, std::min<std::size_t>(table->piece_bytes, bytes.size() - b));
@@ -255,14 +238,19 @@ private:
             return;
         }
         if (item.crc == 0) {
-            out_.note =
-                "it was written without checksums: that it can be read is all that can be said";
+            note("it was written without checksums: that it can be read is all that can be said");
         } else if (crcs_[i] != item.crc) {
             add(i, item.offset,
                 fmt::format("the {} bytes of record {} have the CRC {:08x} and should have {:08x}",
                             item.bytes,
                             format::shown(source_.reader_.torch_file()->storages[i].name), crcs_[i],
                             item.crc));
+        }
+    }
+
+    void note(std::string_view what) {
+        if (out_.note.find(what) == std::string::npos) {
+            out_.note += (out_.note.empty() ? "" : "; ") + std::string(what);
         }
     }
 

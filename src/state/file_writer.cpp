@@ -3,8 +3,9 @@
 
 #include "base/align.hpp"
 #include "base/path.hpp"
+#include "base/planted.hpp"
 #include "base/raise.hpp"
-#include "state/piece_sums.hpp"
+#include "state/image_sums.hpp"
 #include "state/replace.hpp"
 #include "state/write_plan.hpp"
 #include "stream/progress_clock.hpp"
@@ -27,94 +28,94 @@ namespace {
 using format::FileRange;
 
 constexpr std::size_t kWriteWindowRanges = 32;
+// Ranges that are summed before there is room to write them: no more, since what is summed just
+// before the write shows more of what changes.
+constexpr std::size_t kRangesAhead = 2;
 
-// One lane: the ranges that need no sums, then the others as their sums become known.
+// One lane: the ranges that hold no sums, then the others.
 class Writer final : public stream::PumpSource {
 public:
-    Writer(Engine& engine, File& file, FileImage& image, const Progress& progress)
+    Writer(Engine& engine, File& file, FileImage& image, const Progress& progress,
+           const stream::Watch& watch)
         : file_(file),
-          image_(image),
           total_bytes_(image.file().total_bytes()),
           progress_(progress, "save", file.path()),
-          set_(image.payloads().size()),
           pump_(engine, progress_, {kWriteWindowBytes, kWriteWindowRanges}) {
         progress_.set_total(total_bytes_);
         const FileInfo info = file.info();
         const std::uint64_t block_bytes = std::max(
             {base::kPageBytes, std::uint64_t{info.block_bytes}, std::uint64_t{info.write_align}});
-        plan_ = write_plan(image, block_bytes);
+        WritePlan plan = write_plan(image, block_bytes);
+        ranges_ = std::move(plan.free);
+        ranges_.insert(ranges_.end(), plan.waiting.begin(), plan.waiting.end());
+        sums_.emplace(image, ranges_, watch, file.path());
     }
 
     void run() {
-        sums_.emplace(image_, 0, [this] { pump_.wake(); });
+        sums_->start([this] { pump_.wake(); });
         pump_.run(*this, 1);
     }
 
+    // The threads end before the pump that they wake, and what is written from after it.
+    ~Writer() override { sums_->stop(); }
+    Writer(const Writer&) = delete;
+    Writer& operator=(const Writer&) = delete;
+
 private:
+    struct Range : stream::PumpUnit {
+        std::size_t number = 0;
+    };
+
     stream::PumpUnitPtr next(std::size_t /*lane*/) override {
-        if (free_ < plan_.free.size()) {
-            const FileRange range = plan_.free[free_++];
-            sums_->let(range.end);
-            return unit_of(range);
+        const std::size_t ahead = std::min(ranges_.size(), next_ + kRangesAhead);
+        for (; asked_ < ahead && sums_->has_room(); ++asked_) {
+            sums_->ask(asked_);
         }
-        sums_->let(PieceSums::kAll);
-        if (waiting_ == plan_.waiting.size() || !has_sums(plan_.waiting[waiting_])) {
+        if (next_ == asked_) {
             return nullptr;
         }
-        return unit_of(plan_.waiting[waiting_++]);
+        while (!sums_->is_ready(next_)) {
+            if (!sums_->work()) {
+                return nullptr;
+            }
+        }
+        return unit_of(next_++);
     }
 
     void ended(stream::PumpUnitPtr unit, Transfer transfer) override {
         transfer.wait();
         progress_.add(unit->bytes);
+        sums_->ended(static_cast<Range&>(*unit).number);
     }
 
-    // Makes an awaited sum here if there is no thread for it.
     stream::OwnWork own_work() override {
-        if (std::exchange(awaiting_, false) && !sums_->has_threads()) {
+        if (sums_->work()) {
             return stream::OwnWork::kDid;
         }
-        const bool more = free_ < plan_.free.size() || waiting_ < plan_.waiting.size();
-        return more ? stream::OwnWork::kNone : stream::OwnWork::kOver;
-    }
-
-    bool has_sums(FileRange range) {
-        for (const std::size_t payload : image_.sums_in(range)) {
-            if (set_[payload]) {
-                continue;
-            }
-            if (!sums_->await(payload, std::chrono::nanoseconds(0))) {
-                awaiting_ = true;
-                return false;
-            }
-            image_.set_sums(payload, sums_->of(payload));
-            set_[payload] = true;
-        }
-        return true;
+        const bool over = next_ == ranges_.size() && sums_->is_over();
+        return over ? stream::OwnWork::kOver : stream::OwnWork::kNone;
     }
 
     // A small file is written on this thread.
-    [[nodiscard]] stream::PumpUnitPtr unit_of(FileRange range) const {
-        auto unit = std::make_unique<stream::PumpUnit>();
-        unit->bytes = range.end - range.begin;
+    [[nodiscard]] stream::PumpUnitPtr unit_of(std::size_t number) const {
+        auto unit = std::make_unique<Range>();
+        unit->number = number;
+        unit->bytes = ranges_[number].end - ranges_[number].begin;
         unit->may_run = unit->bytes == total_bytes_;
         unit->request.write = true;
         unit->request.files = {file_};
-        unit->request.extents = extents_of(image_, range);
+        unit->request.extents = sums_->extents(number);
         return unit;
     }
 
     File& file_;
-    FileImage& image_;
     const std::uint64_t total_bytes_;
     stream::ProgressClock progress_;
-    WritePlan plan_;
-    std::size_t free_ = 0;  // next of the plan's
-    std::size_t waiting_ = 0;
-    std::vector<bool> set_;
-    bool awaiting_ = false;  // next() has no unit because a sum is missing
-    stream::Pump pump_;
-    std::optional<PieceSums> sums_;  // after the pump, which they wake
+    std::vector<FileRange> ranges_;
+    std::size_t asked_ = 0;  // next range to be summed
+    std::size_t next_ = 0;   // next range to be written
+    std::optional<ImageSums> sums_;
+    stream::Pump pump_;  // after the sums: its transfers write from their copies
 };
 
 [[noreturn]] void raise_full(const std::string& path, std::uint64_t bytes, std::uint64_t free) {
@@ -148,15 +149,25 @@ void make_room(const FileSystem& files, File& file, std::uint64_t bytes) {
 }
 
 void write_image(Engine& engine, const FileSystem& files, File& file, FileImage& image,
-                 const Progress& progress) {
+                 const Progress& progress, const stream::Watch& watch) {
     make_room(files, file, image.file().total_bytes());
-    Writer(engine, file, image, progress).run();
+    Writer(engine, file, image, progress, watch).run();
 }
 
 void save_file(Engine& engine, const FileSystem& files, const std::string& path, FileImage& image,
-               const Progress& progress, bool sync) {
+               const Progress& progress, bool sync, const stream::Watch& watch) {
     Replacement replacement(files, path);
-    write_image(engine, files, replacement.file(), image, progress);
+    if (base::planted("named_before_written")) {
+        replacement.commit(false);
+        File named = files.open(path, {.access = Access::kWrite});
+        write_image(engine, files, named, image, progress, watch);
+        return;
+    }
+    try {
+        write_image(engine, files, replacement.file(), image, progress, watch);
+    } catch (const Error& error) {
+        throw replacement.explained(error);
+    }
     replacement.commit(sync);
 }
 

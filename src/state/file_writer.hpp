@@ -3,13 +3,14 @@
 //
 //   room      the whole file is preallocated: a full disk is reported before the first byte
 //   ranges    the file is cut at blocks of the device. Ranges inside large payloads need no sums
-//             and go first; those with headers follow, in the order of the file, as their sums
-//             become known, which the other cores compute meanwhile
+//             and go first; those with headers follow, in the order of the file
+//   sums      are made by other cores, around the write of each range (image_sums.hpp)
 //   window    some transfers of some MiB each are with the engine, so that depth is kept from one
 //             to the next and only the caller's own memory is held
 #pragma once
 
 #include "state/file_image.hpp"
+#include "stream/window_sums.hpp"
 
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
@@ -22,12 +23,13 @@ namespace penstock::state {
 /// Writes all of it to `file`, which is new and empty; the caller syncs it. Throws Error; the
 /// content of the file is then undefined, and no transfer is running any more.
 void write_image(Engine& engine, const FileSystem& files, File& file, FileImage& image,
-                 const Progress& progress = {});
+                 const Progress& progress = {}, const stream::Watch& watch = {});
 
 /// Saves it as `path`, whole, atomic and, with `sync`, durable (replace.hpp). If it throws, the old
 /// file is still there. Any thread; the engine and the file system are shared, the image is not.
+/// `watch`: its look has numbers of payloads.
 void save_file(Engine& engine, const FileSystem& files, const std::string& path, FileImage& image,
-               const Progress& progress = {}, bool sync = true);
+               const Progress& progress = {}, bool sync = true, const stream::Watch& watch = {});
 
 /// Preallocates `bytes` for an empty file. If there is not enough room it throws ENOSPC with the
 /// number of missing bytes; for file systems that cannot preallocate it compares the free space.

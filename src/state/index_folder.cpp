@@ -4,10 +4,12 @@
 #include "base/path.hpp"
 #include "base/raise.hpp"
 #include "base/random.hpp"
-#include "format/shard_index.hpp"
+#include "state/update/update_log.hpp"
+#include "stream/checksum.hpp"
 #include "stream/when_room.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -23,6 +25,7 @@ namespace {
 constexpr std::string_view kAnyIndexSuffix = ".index.json";
 constexpr std::string_view kShardSuffix = ".safetensors";
 constexpr std::chrono::seconds kLockWait{5};
+constexpr std::uint64_t kHeadBytes = 64;
 constexpr std::chrono::milliseconds kTryAgain{5};
 
 bool is_gone(const Error& error) {
@@ -91,30 +94,45 @@ FileLock IndexFolder::lock() const {
     return {};
 }
 
-std::vector<std::string> IndexFolder::named_in(const std::string& path) const {
+// Nothing where there is no such file, or no index in it.
+std::optional<format::ShardIndex> IndexFolder::index_in(const std::string& path) const {
     try {
         // Opening a pipe would wait for its writer.
         if (files_.status(files_.resolve(path)).kind != FileKind::kFile) {
-            return {};
+            return std::nullopt;
         }
         const File file = files_.open(path, {.cache = CachePolicy::kCached});
+        if (!may_be_json(file)) {
+            return std::nullopt;
+        }
         std::string text(std::min(file.size(), format::kShardIndexBytesMax + 1), '\0');
         stream::read_when_room(engine_, file, std::as_writable_bytes(std::span(text)), 0);
         auto index = format::parse_shard_index(text);
-        if (!index) {
-            return {};  // no index: it names nothing
-        }
-        std::set<std::string> names;
-        for (auto& [tensor, name] : index->weight_map) {
-            names.insert(std::move(name));
-        }
-        return {names.begin(), names.end()};
+        return index ? std::optional(std::move(*index)) : std::nullopt;
     } catch (const Error& error) {
         if (is_gone(error) || error.reason() == ErrorCode::kEndOfFile) {
-            return {};
+            return std::nullopt;
         }
         throw;
     }
+}
+
+// A shard on its way has the name of a record, and is large (streamed/streamed_index.hpp).
+bool IndexFolder::may_be_json(const File& file) const {
+    std::string head(std::min<std::uint64_t>(file.size(), kHeadBytes), '\0');
+    stream::read_when_room(engine_, file, std::as_writable_bytes(std::span(head)), 0);
+    const std::size_t first = head.find_first_not_of(" \t\r\n");
+    return first == std::string::npos || head[first] == '{';
+}
+
+std::vector<std::string> IndexFolder::named_in(const std::string& path) const {
+    std::set<std::string> names;
+    if (auto index = index_in(path)) {
+        for (auto& [tensor, name] : index->weight_map) {
+            names.insert(std::move(name));
+        }
+    }
+    return {names.begin(), names.end()};
 }
 
 std::vector<std::string> IndexFolder::own_named_in(const std::string& record) const {
@@ -132,6 +150,41 @@ std::vector<std::string> IndexFolder::shards() const {
         }
         return {};
     }
+}
+
+std::string IndexFolder::mark_of(std::span<const std::string> shards,
+                                 std::span<const std::uint64_t> bytes) const {
+    std::vector<std::string> rows;
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+        rows.push_back(fmt::format("{} {}\n", bytes[i], shards[i]));
+    }
+    std::sort(rows.begin(), rows.end());
+    const std::string text = fmt::format("{}\n{}", base::last_name(index_), fmt::join(rows, ""));
+    return fmt::format("{:016x}", stream::content_hash(std::as_bytes(std::span(text))));
+}
+
+std::vector<std::string> IndexFolder::own_shards() const {
+    const std::vector<std::string> names = shards();
+    const auto index = names.empty() || !folder_.is_open() ? std::nullopt : index_in(index_);
+    if (!index || index->mark.empty()) {
+        return {};
+    }
+    std::vector<std::uint64_t> bytes;
+    for (const std::string& name : names) {
+        try {
+            const FileStatus status = folder_.status(name);
+            if (!format::is_shard_name(name, stem_) || status.kind != FileKind::kFile) {
+                return {};
+            }
+            bytes.push_back(status.bytes);
+        } catch (const Error& error) {
+            if (!is_gone(error)) {
+                throw;
+            }
+            return {};
+        }
+    }
+    return mark_of(names, bytes) == index->mark ? names : std::vector<std::string>();
 }
 
 std::set<std::string> IndexFolder::collect() const {
@@ -244,11 +297,18 @@ void IndexFolder::remove_unnamed(std::set<std::string> shards) const {
         return;
     }
     const std::vector<std::string> names = folder_.list();
+    const std::vector<std::pair<std::string, std::string>> no_rows;
     for (const std::string& name : names) {
-        if (name.ends_with(kAnyIndexSuffix)) {
-            for (const std::string& shard : named_in(in(name))) {
-                shards.erase(shard);
-            }
+        if (!name.ends_with(kAnyIndexSuffix)) {
+            continue;
+        }
+        const auto index = index_in(in(name));
+        if (!index && name.ends_with(format::kIndexSuffix)) {
+            base::raise(base::error(ErrorCode::kDamaged, "remove old shards",
+                                    "it cannot be read, and may name them", in(name)));
+        }
+        for (const auto& [tensor, shard] : index ? index->weight_map : no_rows) {
+            shards.erase(shard);
         }
     }
     std::set<std::string_view> halves;
@@ -256,8 +316,9 @@ void IndexFolder::remove_unnamed(std::set<std::string> shards) const {
         halves.insert(kept_in_temporary(shard));
     }
     for (const std::string& name : names) {
-        if (shards.contains(name)) {
-            if (folder_.status(name).kind != FileKind::kFolder) {
+        const bool is_log = name.ends_with(kUpdateSuffix);  // of an update of a shard
+        if (shards.contains(is_log ? name.substr(0, name.size() - kUpdateSuffix.size()) : name)) {
+            if (folder_.status(name).kind == FileKind::kFile) {
                 folder_.remove(name);
             }
         } else if (halves.contains(named_by_temporary(name))) {

@@ -6,19 +6,23 @@
 // form of an index. Locks of dead processes are released: a save that can lock the record of
 // another may remove the shards in it, and then the record.
 //
-// Only files and links of this very folder are removed, never the target of a link, and nothing
-// that an index in this folder names. An index and a record may come from other programs: in an
-// index only names that end in ".safetensors" count, in a record only those that
-// format::shard_name() makes.
+// Only files of this very folder are removed, and nothing that an index in this folder names, or
+// may name: one that cannot be understood keeps all. An index may come from another program, or
+// name files of one. So an index has a mark (ShardIndex::mark): a hash of its own file name, and of
+// the names and sizes of its shards. The shards of an index go only where its mark is that of the
+// files that are there; others stay. In a record only names that format::shard_name() makes count.
 #pragma once
 
+#include "format/shard_index.hpp"
 #include "state/replace.hpp"
 
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -51,6 +55,11 @@ public:
     [[nodiscard]] std::unique_ptr<Replacement> note(const std::vector<std::string>& shards) const;
     /// The shards of the present index; nothing if it may not be read. Throws Error.
     [[nodiscard]] std::vector<std::string> shards() const;
+    /// Those of them that a save of this index wrote, by its mark: all of them, or none.
+    [[nodiscard]] std::vector<std::string> own_shards() const;
+    /// The mark of an index here with these shards.
+    [[nodiscard]] std::string mark_of(std::span<const std::string> shards,
+                                      std::span<const std::uint64_t> bytes) const;
     /// Removes shards with the temporary files of each, durably. False if something may be left.
     bool remove(const std::vector<std::string>& shards) const noexcept;
     /// Removes existing shards that this save made and that no index names yet; and `half`, which
@@ -58,6 +67,8 @@ public:
     bool remove_made(std::span<const std::string> shards, const std::string* half) const noexcept;
 
 private:
+    [[nodiscard]] bool may_be_json(const File& file) const;
+    [[nodiscard]] std::optional<format::ShardIndex> index_in(const std::string& path) const;
     [[nodiscard]] std::vector<std::string> named_in(const std::string& path) const;
     [[nodiscard]] std::vector<std::string> own_named_in(const std::string& record) const;
     void remove_unnamed(std::set<std::string> shards) const;

@@ -5,6 +5,9 @@
 // name alone does not identify the save of a file. While an index exists its shards do, and no
 // other save has their names. So a reader that has opened all of them checks that the index is
 // still the same one, and starts again if it is not. Open files stay those of one save.
+//
+// A shard may also be a file of torch.save (pytorch_model-00001-of-00002.bin): its plain tensors
+// are read where they lie, as those of a .safetensors.
 #pragma once
 
 #include "state/tensor_file.hpp"
@@ -25,6 +28,7 @@ struct IndexShards {
     struct Tensor {
         std::uint32_t shard = 0;
         std::size_t place = 0;  ///< in the header of the shard
+        std::uint32_t crc = 0;  ///< of a shard of torch.save; 0: none
     };
     TensorFile index;
     FileStatus status;  ///< of the index, before it was read

@@ -4,6 +4,7 @@
 #include "base/path.hpp"
 #include "base/raise.hpp"
 #include "base/random.hpp"
+#include "state/update/update_log.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -43,7 +45,8 @@ std::string temporary_of(std::string_view name) {
 
 // Makes the file. Without locks no process removes leftovers of others. Nothing: a process that
 // collects abandoned files came between its making and its locking, and will remove it.
-std::optional<FileLock> lock_if_possible(const FileSystem& files, const std::string& path) {
+std::optional<FileLock> lock_if_possible(const FileSystem& files, const std::string& path,
+                                         const std::string& target) {
     try {
         return files.lock(path);
     } catch (const Error& error) {
@@ -57,9 +60,21 @@ std::optional<FileLock> lock_if_possible(const FileSystem& files, const std::str
         if (number == 0) {
             throw;
         }
-        // Reports a failed "open": the caller of save did not ask for a lock.
-        base::raise(base::system_error(number, "open", path));
+        // Names the file that was asked for: the caller did not ask for a lock, or a temporary
+        // file.
+        base::raise(base::system_error(number, "save", target));
     }
+}
+
+// Errors that say that a file system cannot do a thing at all. EPERM and EINVAL have other causes
+// on a local disk.
+bool is_refused_by_kind(int number, std::string_view file_system) {
+    constexpr std::array<std::string_view, 10> kLocal{
+        "ext4", "xfs", "btrfs", "overlay", "f2fs", "vfat", "zfs", "tmpfs", "exfat", "bcachefs"};
+    if (number == EPERM || number == EINVAL) {
+        return std::find(kLocal.begin(), kLocal.end(), file_system) == kLocal.end();
+    }
+    return number == ENOSYS || number == EOPNOTSUPP || number == EXDEV;
 }
 
 bool is_there_to_replace(const FileSystem& files, const std::string& path) {
@@ -110,6 +125,16 @@ std::atomic<std::int64_t>& pause_of(const std::string& folder) {
     return pauses[std::hash<std::string>()(folder) % pauses.size()];
 }
 
+// Only a regular file has a lock and can be of a save.
+void remove_abandoned(const FileSystem& files, const Folder& open, const std::string& folder,
+                      const std::string& name) noexcept {
+    try {
+        const FileLock lock = files.lock(base::join(folder, name), false);
+        open.remove(name);
+    } catch (const std::exception&) {  // in use, or it may not be removed
+    }
+}
+
 std::int64_t now_ns() {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
@@ -132,6 +157,23 @@ std::string_view named_by_temporary(std::string_view temporary) {
     return fits ? name : std::string_view();
 }
 
+void remove_abandoned(const FileSystem& files, const std::string& folder,
+                      std::span<const std::string> names) noexcept {
+    try {
+        std::set<std::string_view> kept;
+        for (const std::string& name : names) {
+            kept.insert(kept_in_temporary(name));
+        }
+        const Folder open = files.open_folder(folder);
+        for (const std::string& other : open.list()) {
+            if (kept.contains(named_by_temporary(other))) {
+                remove_abandoned(files, open, folder, other);
+            }
+        }
+    } catch (const std::exception&) {  // it cannot be listed, or there is no memory
+    }
+}
+
 Replacement::Replacement(FileSystem files, const std::string& path, Abandoned abandoned)
     : process_(::getpid()), files_(std::move(files)), target_(files_.resolve(path)) {
     folder_ = base::folder_of(target_);
@@ -152,6 +194,7 @@ Replacement::Replacement(FileSystem files, const std::string& path, Abandoned ab
         take_name(name);
         file_ =
             files_.open(temporary_, {.access = Access::kWrite, .create = true, .follow = false});
+        file_system_ = file_.info().file_system;
         if (replaces) {
             files_.take_attributes(target_, file_);
         }
@@ -173,7 +216,7 @@ void Replacement::take_name(const std::string& name) {
         temporary_name_ = temporary_of(name);
         temporary_ = fmt::format("{}/{}", folder_ == "/" ? "" : folder_, temporary_name_);
         pending_ = true;  // locking may make the file and fail all the same
-        if (auto lock = lock_if_possible(files_, temporary_)) {
+        if (auto lock = lock_if_possible(files_, temporary_, target_)) {
             lock_ = std::move(*lock);
             return;
         }
@@ -195,21 +238,16 @@ void Replacement::collect_abandoned(const std::string& name) noexcept {
         return;
     }
     try {
+        const std::string log = name + std::string(kUpdateSuffix);
         const std::vector<std::string> others = open_folder_.list();
         if (others.size() > kSmallFolder) {
             const std::int64_t end = now_ns();
             pause.store(end + std::min(kPauseFactor * (end - begin), kPauseMaxNs));
         }
         for (const std::string& other : others) {
-            if (named_by_temporary(other) != kept_in_temporary(name)) {
-                continue;
-            }
-            try {
-                // Only a regular file has a lock and can be ours.
-                const FileLock lock =
-                    files_.lock(fmt::format("{}/{}", folder_ == "/" ? "" : folder_, other));
-                open_folder_.remove(other);
-            } catch (const Error&) {  // in use, or it may not be removed
+            const std::string_view of = named_by_temporary(other);
+            if (of == kept_in_temporary(name) || of == kept_in_temporary(log)) {
+                remove_abandoned(files_, open_folder_, folder_, other);
             }
         }
     } catch (const std::exception&) {  // it cannot be listed, or there is no memory
@@ -240,6 +278,28 @@ bool Replacement::is_of_this_process() const noexcept {
     return process_ == ::getpid();
 }
 
+Error Replacement::explained(const Error& error) const {
+    if (!is_refused_by_kind(error.system_errno(), file_system_)) {
+        return error;
+    }
+    return {error.reason(),
+            error.system_errno(),
+            error.operation(),
+            error.path(),
+            error.offset(),
+            fmt::format("{}. This file system ({}) cannot replace a file as a whole: that takes "
+                        "writes at any place of a new file, and then a rename. '{}' is as it was. "
+                        "Save to a local disk and copy the file; or save into a file that you "
+                        "open: with open(path, \"wb\") as file: penstock.save(state, file). "
+                        "That is not synced, and a save that fails leaves a part of the file",
+                        error.what(), file_system_, target_)};
+}
+
+void Replacement::commit_as(const std::string& name, bool sync) {
+    target_ = base::join(folder_, name);
+    commit(sync);
+}
+
 void Replacement::commit(bool sync) {
     if (!is_of_this_process()) {
         base::raise(base::error(ErrorCode::kClosed, "save",
@@ -250,15 +310,20 @@ void Replacement::commit(bool sync) {
     if (sync) {
         file_.sync_data();
     }
-    if (open_folder_.is_open()) {
-        file_.close();
-        open_folder_.rename(temporary_name_, std::string(base::last_name(target_)));
-    } else {
-        files_.rename(temporary_, target_);
+    try {
+        if (open_folder_.is_open()) {
+            file_.close();
+            open_folder_.rename(temporary_name_, std::string(base::last_name(target_)));
+        } else {
+            files_.rename(temporary_, target_);
+        }
+    } catch (const Error& error) {
+        throw explained(error);
     }
     pending_ = false;
     if (!sync) {
         file_.close();
+        remove_update(false);
         return;
     }
     try {
@@ -275,6 +340,28 @@ void Replacement::commit(bool sync) {
                     fmt::format("{}. '{}' is the new file already, but after a power cut the old "
                                 "one, or none, may be there; save it again",
                                 error.what(), target_));
+    }
+    remove_update(true);
+}
+
+// After the name of the new file is durable: the old file may need its log. What stays does not fit
+// the new file, or gives back the update of the old one.
+void Replacement::remove_update(bool sync) noexcept {
+    try {
+        const std::string log = target_ + std::string(kUpdateSuffix);
+        if (target_.ends_with(kUpdateSuffix)) {
+            return;
+        }
+        const std::optional<FileStatus> status = files_.find(log);
+        // Any other file of that name is the user's.
+        if (!status || status->kind != FileKind::kFile || !files_.begins_with(log, kUpdateMagic)) {
+            return;
+        }
+        files_.remove(log);
+        if (sync) {
+            files_.sync_folder(folder_);
+        }
+    } catch (const std::exception&) {  // the file is saved
     }
 }
 

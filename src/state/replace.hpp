@@ -7,6 +7,8 @@
 //      extended attributes of the old one
 //   4. the caller writes it
 //   5. commit: sync, close, rename over the target, sync of the folder
+//   6. the log of an update of the old file that did not come to its end (update/update_log.hpp) is
+//      removed: it is of no file any more
 //
 // Until the rename the old file is untouched; without commit() the temporary file is removed. The
 // next save of the same file removes those of killed processes, which hold no locks. Any number may
@@ -20,6 +22,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -29,6 +32,10 @@ namespace penstock::state {
 [[nodiscard]] std::string_view kept_in_temporary(std::string_view name);
 /// That part of the name of a temporary file; empty for any other name.
 [[nodiscard]] std::string_view named_by_temporary(std::string_view temporary);
+
+/// Removes the temporary files that killed processes left of files with these names, where it can.
+void remove_abandoned(const FileSystem& files, const std::string& folder,
+                      std::span<const std::string> names) noexcept;
 
 /// Temporary files that killed processes left of the same file.
 enum class Abandoned : std::uint8_t { kRemove, kLeave };
@@ -51,6 +58,11 @@ public:
     /// after an error of the folder's sync, whose message says so: the new file is there, and it
     /// may not survive a power cut.
     void commit(bool sync = true);
+    /// Does the same under another name in the folder, which nothing has yet.
+    void commit_as(const std::string& name, bool sync);
+    /// An error of its file, or of commit(), with what to do where the file system cannot replace a
+    /// file in this way (no rename, writes in order alone: object stores behind FUSE).
+    [[nodiscard]] Error explained(const Error& error) const;
     /// Releases the temporary file, which stays: the next save of the same target removes it.
     void abandon() noexcept;
     /// False in a child of the process that made it: commit() throws kClosed there.
@@ -62,6 +74,7 @@ private:
     void take_name(const std::string& name);
     void collect_abandoned(const std::string& name) noexcept;
     void give_up() noexcept;
+    void remove_update(bool sync) noexcept;
 
     pid_t process_;
     FileSystem files_;
@@ -69,6 +82,7 @@ private:
     std::string folder_;
     std::string temporary_;
     std::string temporary_name_;  ///< in the folder
+    std::string file_system_;     ///< its name
     FileLock lock_;
     File file_;
     Folder open_folder_;    // not open if it may not be listed

@@ -62,6 +62,29 @@ std::optional<std::pair<std::size_t, std::size_t>> find_among(
     return std::nullopt;
 }
 
+// Calls `more` with each group of tensors whose bytes lie among each other's, until it is false.
+template <typename More>
+void for_each_group(std::span<const ElementLayout> tensors, const More& more) {
+    std::vector<std::size_t> order(tensors.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return std::tuple(tensors[a].space, tensors[a].begin, a) <
+               std::tuple(tensors[b].space, tensors[b].begin, b);
+    });
+    bool goes_on = true;
+    for (std::size_t i = 0; i < order.size() && goes_on;) {
+        std::uint64_t reach = tensors[order[i]].end();
+        std::size_t next = i + 1;
+        for (; next < order.size() && tensors[order[next]].space == tensors[order[i]].space &&
+               tensors[order[next]].begin < reach;
+             ++next) {
+            reach = std::max(reach, tensors[order[next]].end());
+        }
+        goes_on = more(std::span<const std::size_t>(order).subspan(i, next - i));
+        i = next;
+    }
+}
+
 }  // namespace
 
 std::uint64_t ElementLayout::end() const {
@@ -85,27 +108,24 @@ bool ElementLayout::meets_itself() const {
 
 std::optional<std::pair<std::size_t, std::size_t>> find_shared(
     std::span<const ElementLayout> tensors) {
-    std::vector<std::size_t> order(tensors.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-        return std::tuple(tensors[a].space, tensors[a].begin, a) <
-               std::tuple(tensors[b].space, tensors[b].begin, b);
+    std::optional<std::pair<std::size_t, std::size_t>> out;
+    for_each_group(tensors, [&](std::span<const std::size_t> near) {
+        out = find_among(tensors, near);
+        return !out.has_value();
     });
-    for (std::size_t i = 0; i < order.size();) {
-        std::uint64_t reach = tensors[order[i]].end();
-        std::size_t next = i + 1;
-        for (; next < order.size() && tensors[order[next]].space == tensors[order[i]].space &&
-               tensors[order[next]].begin < reach;
-             ++next) {
-            reach = std::max(reach, tensors[order[next]].end());
+    return out;
+}
+
+std::vector<std::size_t> find_sharing(std::span<const ElementLayout> tensors) {
+    std::vector<std::size_t> out;
+    for_each_group(tensors, [&](std::span<const std::size_t> near) {
+        if (find_among(tensors, near)) {
+            out.insert(out.end(), near.begin(), near.end());
         }
-        const auto near = std::span<const std::size_t>(order).subspan(i, next - i);
-        if (const auto found = find_among(tensors, near)) {
-            return found;
-        }
-        i = next;
-    }
-    return std::nullopt;
+        return true;
+    });
+    std::sort(out.begin(), out.end());
+    return out;
 }
 
 }  // namespace penstock::state

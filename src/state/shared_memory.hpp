@@ -34,4 +34,7 @@ struct ElementLayout {
 [[nodiscard]] std::optional<std::pair<std::size_t, std::size_t>> find_shared(
     std::span<const ElementLayout> tensors);
 
+/// All whose memory lies among that of others of different kin, in groups of which two share bytes.
+[[nodiscard]] std::vector<std::size_t> find_sharing(std::span<const ElementLayout> tensors);
+
 }  // namespace penstock::state

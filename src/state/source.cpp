@@ -2,7 +2,9 @@
 #include "state/source.hpp"
 
 #include "base/handles.hpp"
+#include "base/path.hpp"
 #include "base/raise.hpp"
+#include "state/model_folder.hpp"
 #include "state/stored_rows.hpp"
 
 #include <fmt/format.h>
@@ -17,17 +19,12 @@ bool is_folder(const FileSystem& files, const std::string& path) {
     return files.status(files.resolve(path)).kind == FileKind::kFolder;
 }
 
-std::string index_in(const FileSystem& files, const std::string& folder) {
-    for (const std::string& name : files.list(folder)) {
-        if (name == format::kShardIndexName) {
-            return folder.ends_with('/') ? folder + name : folder + "/" + name;
-        }
+std::string model_in(const FileSystem& files, const std::string& folder) {
+    if (const auto name = model_file(files, {&folder, 1})) {
+        return base::join(folder, *name);
     }
-    base::raise(base::error(
-        ErrorCode::kInvalidArgument, "open",
-        fmt::format("this is a folder, and there is no {} in it; give the path of a file",
-                    format::kShardIndexName),
-        folder));
+    base::raise(base::error(ErrorCode::kInvalidArgument, "open",
+                            fmt::format("this is a folder, and {}", kNoModelFile), folder));
 }
 
 }  // namespace
@@ -63,7 +60,7 @@ const std::string& Source::path_of(const TensorEntry& tensor) const {
 std::unique_ptr<FileSource> open_source(const std::shared_ptr<Engine>& engine,
                                         const FileSystem& files, const std::string& path) {
     return std::make_unique<FileSource>(base::engine_given(engine, "open"), files,
-                                        is_folder(files, path) ? index_in(files, path) : path);
+                                        is_folder(files, path) ? model_in(files, path) : path);
 }
 
 }  // namespace penstock::state

@@ -94,8 +94,8 @@ private:
     std::vector<std::pair<std::size_t, std::uint64_t>> places_;  // item, and first byte in it
 };
 
-/// Opens a file, or the index of a folder. Throws Error: kDamaged, kUnsupported, kInvalidArgument
-/// for a folder without an index.
+/// Opens a file, or that of a folder (model_file()). Throws Error: kDamaged, kUnsupported,
+/// kInvalidArgument for a folder that has none.
 [[nodiscard]] std::unique_ptr<FileSource> open_source(const std::shared_ptr<Engine>& engine,
                                                       const FileSystem& files,
                                                       const std::string& path);

@@ -33,38 +33,6 @@ constexpr std::size_t kPartsMax = 65536;  // that are planned at a time
     base::raise(base::error(ErrorCode::kInvalidArgument, operation, why, path));
 }
 
-StateFormat format_of(const std::string& path, StateFormat given) {
-    const bool is_index = path.ends_with(format::kIndexSuffix);
-    if (given == StateFormat::kIndex && !is_index) {
-        wrong(kSave,
-              fmt::format("the name of an index ends in {}, which readers know it by",
-                          format::kIndexSuffix),
-              path);
-    }
-    if (given > StateFormat::kIndex) {
-        wrong(kSave, "there is no such format; give kBySuffix, kTorch, kSafetensors or kIndex",
-              path);
-    }
-    if (given != StateFormat::kBySuffix) {
-        return given;
-    }
-    if (is_index) {
-        return StateFormat::kIndex;
-    }
-    if (path.ends_with(".safetensors")) {
-        return StateFormat::kSafetensors;
-    }
-    if (path.ends_with(".json")) {
-        wrong(
-            kSave,
-            fmt::format("readers take what ends in .json for an index of shards; end it in {} for "
-                        "that, in .safetensors for one file of tensors, or in .pt",
-                        format::kIndexSuffix),
-            path);
-    }
-    return StateFormat::kTorch;
-}
-
 // Refuses values that the file has no place for: they would be lost silently.
 void check_state(const State& state, StateFormat format, const std::string& path) {
     std::vector<state::StoredTensor> tensors;
@@ -97,7 +65,7 @@ void check_state(const State& state, StateFormat format, const std::string& path
 void save_file(const std::shared_ptr<Engine>& engine, const std::string& path, const State& state,
                const SaveFileOptions& options, const FileSystem& files) {
     static_cast<void>(base::engine_given(engine, "save"));
-    const StateFormat format = format_of(path, options.format);
+    const StateFormat format = state::format_of(path, options.format);
     check_state(state, format, path);
     state::wait_for_streams(state.tensors, options.streams);
     if (format == StateFormat::kIndex) {
@@ -105,18 +73,24 @@ void save_file(const std::shared_ptr<Engine>& engine, const std::string& path, c
                           {.shard_bytes = std::max<std::uint64_t>(options.shard_bytes, 1),
                            .checksums = options.checksums,
                            .sync = options.sync,
-                           .progress = options.progress});
+                           .progress = options.progress,
+                           .watch = {options.changing, options.look},
+                           .note = options.note});
         return;
     }
-    auto image = [&] {
-        if (format == StateFormat::kTorch) {
-            return state::torch_image(state, path);
-        }
-        state::NamedTensors named = state::named_tensors(state);
-        return state::FileImage::safetensors(std::move(named.tensors), std::move(named.metadata),
-                                             std::move(named.payloads), options.checksums);
-    }();
-    state::save_file(*engine, files, path, image, options.progress, options.sync);
+    if (format == StateFormat::kTorch) {
+        state::TorchImage made = state::torch_image(state, path);
+        state::save_file(
+            *engine, files, path, made.image, options.progress, options.sync,
+            {options.changing, stream::renumbered(options.look, std::move(made.tensors))});
+        return;
+    }
+    state::NamedTensors named = state::named_tensors(state);
+    auto image = state::FileImage::safetensors(std::move(named.tensors), std::move(named.metadata),
+                                               std::move(named.payloads), options.checksums);
+    image.set_copies(std::move(named.copies));
+    state::save_file(*engine, files, path, image, options.progress, options.sync,
+                     {options.changing, options.look});
 }
 
 struct StateFile::Impl {

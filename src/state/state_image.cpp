@@ -3,6 +3,7 @@
 
 #include "base/raise.hpp"
 #include "format/fault.hpp"
+#include "format/shard_index.hpp"
 #include "stream/checksum.hpp"
 
 #include <penstock/gpu.hpp>
@@ -17,6 +18,44 @@
 #include <vector>
 
 namespace penstock::state {
+
+namespace {
+
+[[noreturn]] void refuse_format(std::string_view why, const std::string& path) {
+    base::raise(base::error(ErrorCode::kInvalidArgument, "save", why, path));
+}
+
+}  // namespace
+
+StateFormat format_of(const std::string& path, StateFormat given) {
+    const bool is_index = path.ends_with(format::kIndexSuffix);
+    if (given == StateFormat::kIndex && !is_index) {
+        refuse_format(fmt::format("the name of an index ends in {}, which readers know it by",
+                                  format::kIndexSuffix),
+                      path);
+    }
+    if (given > StateFormat::kIndex) {
+        refuse_format("there is no such format; give kBySuffix, kTorch, kSafetensors or kIndex",
+                      path);
+    }
+    if (given != StateFormat::kBySuffix) {
+        return given;
+    }
+    if (is_index) {
+        return StateFormat::kIndex;
+    }
+    if (path.ends_with(".safetensors")) {
+        return StateFormat::kSafetensors;
+    }
+    if (path.ends_with(".json")) {
+        refuse_format(
+            fmt::format("readers take what ends in .json for an index of shards; end it in {} for "
+                        "that, in .safetensors for one file of tensors, or in .pt",
+                        format::kIndexSuffix),
+            path);
+    }
+    return StateFormat::kTorch;
+}
 
 void refuse_tensor(const StateTensor& tensor, const char* operation, std::string_view why) {
     base::raise(base::error(ErrorCode::kInvalidArgument, operation,
@@ -109,22 +148,28 @@ void check_structure(const State& state, std::span<const StoredTensor> tensors,
     }
 }
 
-FileImage torch_image(const State& state, const std::string& path) {
+TorchImage torch_image(const State& state, const std::string& path) {
     std::vector<StoredTensor> tensors;
-    std::unordered_map<std::string_view, FileImage::Payload> data;
+    std::unordered_map<std::string_view, std::size_t> numbers;
     for (const StateTensor& t : state.tensors) {
         tensors.push_back({t.name, t.dtype, t.shape, t.data.bytes});
-        data.emplace(t.name, t.data);
+        numbers.emplace(t.name, numbers.size());
     }
-    const Skeleton skeleton = skeleton_of(state.structure, tensors);
+    Skeleton skeleton = skeleton_of(state.structure, tensors);
     std::vector<FileImage::Payload> payloads;
+    std::vector<bool> copies;
+    std::vector<std::size_t> own;
     for (const std::string& name : skeleton.sources) {
-        payloads.push_back(data.at(name));
+        own.push_back(numbers.at(name));
+        payloads.push_back(state.tensors[own.back()].data);
+        copies.push_back(state.tensors[own.back()].is_copy);
     }
     std::string stem = path.substr(path.rfind('/') + 1);
     stem = stem.substr(0, stem.rfind('.'));
-    return FileImage::torch_zip(skeleton.tree, stem.empty() ? "archive" : stem,
-                                std::move(payloads));
+    FileImage image = FileImage::torch_zip(std::move(skeleton.tree),
+                                           stem.empty() ? "archive" : stem, std::move(payloads));
+    image.set_copies(std::move(copies));
+    return {std::move(image), std::move(own)};
 }
 
 NamedTensors named_tensors(const State& state) {
@@ -132,6 +177,7 @@ NamedTensors named_tensors(const State& state) {
     for (const StateTensor& t : state.tensors) {
         out.tensors.push_back({t.name, *format::safetensors::type_named(t.dtype), t.shape, 0, 0});
         out.payloads.push_back(t.data);
+        out.copies.push_back(t.is_copy);
     }
     out.metadata = state.metadata;
     if (out.metadata.empty()) {

@@ -8,12 +8,18 @@
 #include "tensor/element_type.hpp"
 
 #include <penstock/checkpoint.hpp>
+#include <penstock/state_file.hpp>
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace penstock::state {
+
+/// The format of a save to this path. Throws Error kInvalidArgument.
+[[nodiscard]] StateFormat format_of(const std::string& path, StateFormat given);
 
 /// That it has a type (one of torch's for a `.pt`, else one of safetensors), and memory of the host
 /// that goes with its shape. Throws Error with `operation`.
@@ -29,7 +35,11 @@ void check_structure(const State& state, std::span<const StoredTensor> tensors,
                      const char* operation);
 
 /// A `.pt`; the archive in it has the stem of the path. The tensors are whole and checked.
-[[nodiscard]] FileImage torch_image(const State& state, const std::string& path);
+struct TorchImage {
+    FileImage image;
+    std::vector<std::size_t> tensors;  ///< of the state, one per payload
+};
+[[nodiscard]] TorchImage torch_image(const State& state, const std::string& path);
 /// The tensors of a `.safetensors`, or of several. They are whole and checked.
 [[nodiscard]] NamedTensors named_tensors(const State& state);
 

@@ -3,6 +3,7 @@
 
 #include "base/align.hpp"
 #include "base/assert.hpp"
+#include "format/rebuilt.hpp"
 #include "format/safetensors.hpp"
 #include "format/torch_types.hpp"
 #include "state/structure_tags.hpp"
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 
 namespace penstock::state {
 
@@ -40,7 +42,10 @@ private:
             return;
         }
         const bool dict = format::is_dict(v.kind);
-        const bool row = v.kind == ValueKind::kList || v.kind == ValueKind::kTuple;
+        const format::RebuiltRow* made =
+            v.kind == ValueKind::kRebuilt ? format::rebuilt_tagged(v.text) : nullptr;
+        const bool row =
+            v.kind == ValueKind::kList || v.kind == ValueKind::kTuple || made != nullptr;
         if (!(dict || row) || seen_[id] || depth > format::kNestingMax) {
             return;
         }
@@ -50,7 +55,9 @@ private:
             const std::size_t length = name_.size();
             if (length <= kTensorNameBytesMax) {
                 name_ += depth == 0 ? "" : ".";
-                name_ += dict ? key_text(tree_.at(v.items[i])) : fmt::to_string(i);
+                name_ += dict              ? key_text(tree_.at(v.items[i]))
+                         : made != nullptr ? std::string(made->parts[i].name)
+                                           : fmt::to_string(i);
             }
             visit(v.items[i + step - 1], depth + 1);
             name_.resize(length);
@@ -83,23 +90,44 @@ std::optional<std::uint64_t> checked_bytes(const TensorValue& tensor) {
     return bytes;
 }
 
-template <std::size_t kBytes>
-void gather_of(const TensorValue& t, const std::byte* from, std::byte* to, std::uint64_t count) {
+// Calls `copy(element, place)` with the offset of each element in memory, and that in the order of
+// rows, in bytes.
+template <std::size_t kBytes, typename Copy>
+void walk(const TensorValue& t, std::uint64_t count, const Copy& copy) {
     const std::size_t rank = t.shape.size();
     const std::uint64_t row = rank == 0 ? 1 : t.shape.back();
     const std::uint64_t step = rank == 0 ? 0 : t.strides.back() * kBytes;
     std::vector<std::uint64_t> at(rank, 0);  // one per dimension but the last
+    std::uint64_t place = 0;
     for (std::uint64_t done = 0; done < count; done += row) {
-        const std::byte* element = from;
+        std::uint64_t element = t.offset * kBytes;
         for (std::size_t d = 0; d + 1 < rank; ++d) {
             element += at[d] * t.strides[d] * kBytes;
         }
-        for (std::uint64_t i = 0; i < row; ++i, to += kBytes) {
-            std::memcpy(to, element + i * step, kBytes);
+        for (std::uint64_t i = 0; i < row; ++i, place += kBytes) {
+            copy(element + i * step, place);
         }
         for (std::size_t d = rank; d-- > 1 && ++at[d - 1] == t.shape[d - 1];) {
             at[d - 1] = 0;
         }
+    }
+}
+
+// Calls `work` with the bytes of an element as a constant.
+template <typename Work>
+void with_element_bytes(std::uint64_t bytes, const Work& work) {
+    switch (bytes) {
+        case 1:
+            return work(std::integral_constant<std::size_t, 1>());
+        case 2:
+            return work(std::integral_constant<std::size_t, 2>());
+        case 4:
+            return work(std::integral_constant<std::size_t, 4>());
+        case 8:
+            return work(std::integral_constant<std::size_t, 8>());
+        default:
+            PENSTOCK_ASSERT(bytes == 16);
+            return work(std::integral_constant<std::size_t, 16>());
     }
 }
 
@@ -163,22 +191,24 @@ void gather(const TensorValue& tensor, std::span<const std::byte> storage,
     if (into.empty()) {
         return;
     }
-    const std::uint64_t each = element_bytes(tensor);
-    const std::byte* const from = storage.data() + tensor.offset * each;
-    const std::uint64_t count = into.size() / each;
-    switch (each) {
-        case 1:
-            return gather_of<1>(tensor, from, into.data(), count);
-        case 2:
-            return gather_of<2>(tensor, from, into.data(), count);
-        case 4:
-            return gather_of<4>(tensor, from, into.data(), count);
-        case 8:
-            return gather_of<8>(tensor, from, into.data(), count);
-        default:
-            PENSTOCK_ASSERT(each == 16);
-            return gather_of<16>(tensor, from, into.data(), count);
+    with_element_bytes(element_bytes(tensor), [&](auto bytes) {
+        walk<bytes()>(tensor, into.size() / bytes(), [&](std::uint64_t element, std::uint64_t at) {
+            std::memcpy(into.data() + at, storage.data() + element, bytes());
+        });
+    });
+}
+
+void scatter(const TensorValue& tensor, std::span<const std::byte> from,
+             std::span<std::byte> storage) {
+    PENSTOCK_ASSERT(format::fits(tensor, storage.size()) && from.size() == view_bytes(tensor));
+    if (from.empty()) {
+        return;
     }
+    with_element_bytes(element_bytes(tensor), [&](auto bytes) {
+        walk<bytes()>(tensor, from.size() / bytes(), [&](std::uint64_t element, std::uint64_t at) {
+            std::memcpy(storage.data() + element, from.data() + at, bytes());
+        });
+    });
 }
 
 }  // namespace penstock::state

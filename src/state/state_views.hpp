@@ -41,4 +41,8 @@ struct StateView {
 void gather(const format::TensorValue& tensor, std::span<const std::byte> storage,
             std::span<std::byte> into);
 
+/// Copies elements, row-major, to their places in a storage: the reverse of gather().
+void scatter(const format::TensorValue& tensor, std::span<const std::byte> from,
+             std::span<std::byte> storage);
+
 }  // namespace penstock::state

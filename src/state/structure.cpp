@@ -11,6 +11,7 @@
 #include "base/hex.hpp"
 #include "base/raise.hpp"
 #include "format/json.hpp"
+#include "format/rebuilt.hpp"
 #include "format/safetensors.hpp"
 #include "format/torch_types.hpp"
 #include "state/structure_tags.hpp"
@@ -167,9 +168,13 @@ private:
     }
 
     bool items(const Value& v, int depth) {
+        const format::RebuiltRow* made =
+            v.kind == ValueKind::kRebuilt ? format::rebuilt_tagged(v.text) : nullptr;
         for (std::size_t i = 0; i < v.items.size(); ++i) {
             path_.enter_index(i);
-            if (!below(v.items[i], depth, fmt::format_int(i).c_str())) {
+            const fmt::format_int number(i);
+            if (!below(v.items[i], depth,
+                       made != nullptr ? made->parts[i].name : std::string_view(number.c_str()))) {
                 return false;
             }
         }
@@ -379,6 +384,13 @@ private:
                 break;
             case ValueKind::kTensor:
                 out_ += fmt::format(",{}", tensor_numbers_[static_cast<std::size_t>(v.integer)]);
+                out_ += v.attributes == kNoValue ? std::string()
+                                                 : fmt::format(",{}", numbers_[v.attributes]);
+                break;
+            case ValueKind::kRebuilt:
+                quoted(v.text);
+                out_ += v.attributes == kNoValue ? std::string(",null")
+                                                 : fmt::format(",{}", numbers_[v.attributes]);
                 break;
             case ValueKind::kBytes:
             case ValueKind::kByteArray:
@@ -396,6 +408,10 @@ private:
             case ValueKind::kNumpyScalar:
                 quoted(v.text);
                 base64(v.data);
+                break;
+            case ValueKind::kUnread:
+                quoted(v.text);
+                quoted(v.data);
                 break;
             case ValueKind::kNumpyArray:
                 quoted(v.text);

@@ -55,7 +55,7 @@ struct StoredTensor {
 };
 [[nodiscard]] Skeleton skeleton_of(std::string_view structure,
                                    std::span<const StoredTensor> tensors);
-/// Empty, or the reason why no state can be made of it.
+/// Empty, or the reason why no state can be made of it, and none saved: what was not read is one.
 [[nodiscard]] std::string wrong_structure(std::string_view structure,
                                           std::span<const StoredTensor> tensors);
 

@@ -3,6 +3,7 @@
 #include "base/raise.hpp"
 #include "format/safetensors.hpp"
 #include "format/torch_types.hpp"
+#include "format/unread.hpp"
 #include "state/structure.hpp"
 
 #include <fmt/format.h>
@@ -69,7 +70,10 @@ std::string wrong_structure(std::string_view structure, std::span<const StoredTe
         return {};
     }
     try {
-        static_cast<void>(skeleton_of(structure, tensors));
+        const Skeleton read = skeleton_of(structure, tensors);
+        if (const std::string why = format::why_not_whole(read.tree); !why.empty()) {
+            return fmt::format("it has an object that was not read: {}", why);
+        }
     } catch (const Error& error) {
         return fmt::format("its structure cannot be read: {}", error.what());
     }

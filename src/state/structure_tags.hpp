@@ -6,11 +6,13 @@
 //   OrderedDict          null, or the number of a dict
 //   defaultdict          null, or "list", ..
 //   dtype, device        its name
-//   tensor               its number among the tensors
+//   tensor               its number among the tensors; if it has attributes, the number of a dict
+//   rebuilt              its tag (format/rebuilt.hpp); null, or the number of a dict of attributes
 //   bytes, bytearray     base64
 //   int                  base64 of two's complement, little-endian
 //   float, complex       64 bits in hex, once and twice
 //   numpy, ndarray       "<f8", Fortran order (ndarray), base64
+//   unread               name, why; of a `.pt` that was read, and in no checkpoint
 #pragma once
 
 #include "format/grammar.hpp"

@@ -209,6 +209,8 @@ private:
                 return 1;
             case ValueKind::kComplex:
             case ValueKind::kNumpyScalar:
+            case ValueKind::kRebuilt:
+            case ValueKind::kUnread:
                 return 2;
             case ValueKind::kNumpyArray:
                 return 3;
@@ -239,6 +241,9 @@ private:
             return head_field(v, index, value);
         }
         std::uint64_t id = 0;
+        if (v.kind == ValueKind::kTensor && index == 2) {
+            return attributes_field(v, value);
+        }
         if (format::row_of(v.kind).holds == format::Holds::kNothing || !number(value, id) ||
             id >= kStructureValuesMax) {
             return false;
@@ -247,16 +252,22 @@ private:
         return true;
     }
 
+    static bool attributes_field(Value& v, const Scalar& value) {
+        std::uint64_t id = 0;
+        if (!number(value, id) || id >= kStructureValuesMax) {
+            return false;
+        }
+        v.attributes = static_cast<ValueId>(id);
+        return true;
+    }
+
     static bool head_field(Value& v, std::size_t index, const Scalar& value) {
         const bool null = value.kind == Scalar::Kind::kNull;
-        std::uint64_t id = 0;
         switch (v.kind) {
             case ValueKind::kOrderedDict:
-                if (!null && (!number(value, id) || id >= kStructureValuesMax)) {
-                    return false;
-                }
-                v.attributes = null ? kNoValue : static_cast<ValueId>(id);
-                return true;
+                return null || attributes_field(v, value);
+            case ValueKind::kRebuilt:
+                return index == 1 ? text(value, v.text) : null || attributes_field(v, value);
             case ValueKind::kDefaultDict:
                 return null || text(value, v.text);
             case ValueKind::kDtype:
@@ -274,6 +285,8 @@ private:
                 return bits(value, v.real);
             case ValueKind::kComplex:
                 return bits(value, index == 1 ? v.real : v.imaginary);
+            case ValueKind::kUnread:
+                return text(value, index == 1 ? v.text : v.data);
             default:
                 return numpy_field(v, index, value);
         }

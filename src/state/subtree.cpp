@@ -3,6 +3,7 @@
 
 #include "format/fault.hpp"
 #include "format/grammar.hpp"
+#include "format/rebuilt.hpp"
 #include "format/torch_types.hpp"
 #include "state/selection.hpp"
 #include "state/state_views.hpp"
@@ -66,8 +67,11 @@ public:
     }
 
 private:
+    // Tensors with attributes, and parts of a sparse tensor, for example, are parts of the state,
+    // and loaded as these are.
     [[nodiscard]] bool is_tensor(ValueId id) const {
-        return tree_.at(id).kind == ValueKind::kTensor;
+        const Value& v = tree_.at(id);
+        return v.kind == ValueKind::kTensor && v.attributes == kNoValue && inner_.count(id) == 0;
     }
 
     using Items = std::unordered_map<std::string, std::vector<ValueId>>;
@@ -99,10 +103,17 @@ private:
         const Value& v = tree_.at(id);
         const bool dict = format::is_dict(v.kind);
         const std::size_t step = dict ? 2 : 1;
-        if (added && (dict || is_row(v.kind))) {
+        const format::RebuiltRow* made =
+            v.kind == ValueKind::kRebuilt ? format::rebuilt_tagged(v.text) : nullptr;
+        if (added && (dict || is_row(v.kind) || made != nullptr)) {
             for (std::size_t i = 0; i + step <= v.items.size(); i += step) {
-                known->second[dict ? key_text(tree_.at(v.items[i])) : fmt::to_string(i)].push_back(
-                    v.items[i + step - 1]);
+                const std::string key = dict              ? key_text(tree_.at(v.items[i]))
+                                        : made != nullptr ? std::string(made->parts[i].name)
+                                                          : fmt::to_string(i);
+                known->second[key].push_back(v.items[i + step - 1]);
+                if (made != nullptr) {
+                    inner_.insert(v.items[i]);
+                }
             }
         }
         return known->second;
@@ -110,6 +121,7 @@ private:
 
     const ValueTree& tree_;
     std::unordered_map<ValueId, Items> items_;
+    std::set<ValueId> inner_;
 };
 
 class Copy {
@@ -238,6 +250,11 @@ Subtree subtree_of(const ValueTree& tree, ValueId root) {
     return Copy(tree).run(root);
 }
 
+base::Result<Subtree> dict_of_parts(const ValueTree& tree,
+                                    std::span<const std::string_view> wanted) {
+    return Parts(tree).run(wanted);
+}
+
 base::Result<std::optional<Subtree>> named_parts(const ValueTree& tree,
                                                  std::span<const std::string_view> wanted,
                                                  bool one) {
@@ -246,7 +263,10 @@ base::Result<std::optional<Subtree>> named_parts(const ValueTree& tree,
         return named.part(name).has_value();
     });
     if (one && any) {
-        return subtree_of(tree, *named.part(wanted[0]));
+        const ValueId root = *named.part(wanted[0]);
+        Subtree part = subtree_of(tree, root);
+        part.tree.place = format::place_of(tree, root);
+        return part;
     }
     if (one) {
         const bool tensors = is_pattern(wanted[0]) || !named(wanted[0]).empty();
@@ -273,6 +293,15 @@ std::vector<std::optional<ElementType>> set_types(ValueTree& tree, ElementType t
     for (const format::TensorValue& t : tree.tensors) {
         mixed[t.storage] = mixed[t.storage] || (out[t.storage] && *out[t.storage] != t.type);
         out[t.storage] = t.type;
+    }
+    for (const Value& v : tree.values) {
+        // The scales of a quantized tensor are a part of its values.
+        for (std::size_t i = 0; v.kind == ValueKind::kRebuilt && i < v.items.size(); ++i) {
+            const Value& part = tree.at(v.items[i]);
+            if (v.text == "quantized" && part.kind == ValueKind::kTensor) {
+                mixed[tree.tensors[static_cast<std::size_t>(part.integer)].storage] = true;
+            }
+        }
     }
     for (std::size_t i = 0; i < out.size(); ++i) {
         if (mixed[i] || !out[i] || !is_converted(*out[i]) || *out[i] == to) {

@@ -32,6 +32,10 @@ struct Subtree {
 [[nodiscard]] base::Result<std::optional<Subtree>> named_parts(
     const format::ValueTree& tree, std::span<const std::string_view> wanted, bool one);
 
+/// The dict alone, whatever the names are.
+[[nodiscard]] base::Result<Subtree> dict_of_parts(const format::ValueTree& tree,
+                                                  std::span<const std::string_view> wanted);
+
 /// Whether a load converts tensors of this type to another of these types.
 [[nodiscard]] bool is_converted(tensor::ElementType type);
 

@@ -93,7 +93,8 @@ std::optional<SumTable> parse_sum_table(const format::safetensors::Header& heade
     const auto piece_bytes = number(word(rest), 10);
     const auto data_begin = number(word(rest), 16);
     const auto tensors = number(word(rest), 16);
-    if (data_begin != header.data_begin) {
+    // Other programs take the metadata along when they write a file again, with other values.
+    if (!header.is_of_layout || data_begin != header.data_begin) {
         return std::nullopt;
     }
     if (!piece_bytes || *piece_bytes < kPieceBytesMin || *piece_bytes > kPieceBytesMax ||
@@ -127,7 +128,7 @@ std::optional<SumTable> parse_sum_table(const format::safetensors::Header& heade
 void add_sums(stream::Wanted& wanted, const format::safetensors::Header& header,
               const SumTable& table, std::size_t index) {
     const format::safetensors::Tensor& t = header.tensors.at(index);
-    const std::uint64_t at = wanted.offset - header.data_begin - t.begin;
+    const std::uint64_t at = wanted.offset;
     const std::uint64_t end = at + wanted.into.bytes;
     if (wanted.into.bytes == 0 || at % table.piece_bytes != 0 ||
         (end % table.piece_bytes != 0 && end != t.end - t.begin)) {

@@ -46,7 +46,7 @@ struct SumTable {
                                                       const std::string& path);
 
 /// Adds the sums of a part of tensor `index` that is made of whole pieces; an end inside a piece
-/// stays unchecked. wanted.offset: in the file.
+/// stays unchecked. wanted.offset: in the tensor.
 void add_sums(stream::Wanted& wanted, const format::safetensors::Header& header,
               const SumTable& table, std::size_t index);
 

@@ -7,10 +7,12 @@
 #include "format/safetensors.hpp"
 #include "format/shard_index.hpp"
 #include "format/torch_file.hpp"
+#include "state/update/find_update.hpp"
 
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
 
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -30,11 +32,32 @@ using FileContent =
 struct TensorFile {
     File file;
     std::string path;
-    FileContent content;
+    FileContent content = {};
+    /// The status of the file, before anything of it was read.
+    std::optional<FileStatus> status = {};
+    /// An update that did not come to its end: the content has its checksums, and the bytes of its
+    /// tensors are in its log.
+    OpenUpdatePtr update = {};
+    std::string note = {};         ///< of a log that is left alone, for people
+    std::string update_path = {};  ///< where the log of an update of it would be
+    bool is_update_there = false;  ///< whatever it is
+    /// With `update`: nobody is at work on it.
+    bool is_interrupted = false;
 };
 
-/// Throws as read_content() and FileSystem::open().
+/// Whether it is one file, which nothing was written to between the two.
+[[nodiscard]] inline bool is_unwritten(const FileStatus& a, const FileStatus& b) {
+    return a.device == b.device && a.inode == b.inode && a.bytes == b.bytes &&
+           a.modified_ns == b.modified_ns;
+}
+
+/// Throws as read_content() and FileSystem::open(), and for a damaged log of an update.
 [[nodiscard]] TensorFile open_tensor_file(Engine& engine, const FileSystem& files,
                                           const std::string& path);
+
+/// Does the same for a file that is open. `path`: for messages. `place`: its path for the look for
+/// a log; empty: the one that the system knows.
+[[nodiscard]] TensorFile read_tensor_file(Engine& engine, const File& file, const std::string& path,
+                                          const std::string& place, std::uint64_t begin);
 
 }  // namespace penstock::state

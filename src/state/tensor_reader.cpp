@@ -7,6 +7,10 @@
 #include "format/torch_types.hpp"
 #include "state/state_views.hpp"
 #include "stream/file_bytes.hpp"
+#include "stream/progress_clock.hpp"
+
+#include <penstock/gpu.hpp>
+#include <penstock/memory.hpp>
 
 #include <fmt/format.h>
 
@@ -60,8 +64,8 @@ TensorReader::TensorReader(std::shared_ptr<Engine> engine, const File& file,
                            const std::string& path, bool is_named, std::uint64_t begin,
                            const Choose& choose)
     : engine_(std::move(engine)), begin_(begin) {
-    stream::FileBytes bytes(*engine_, file, begin);
-    take({file, path, read_content(bytes, path)}, is_named, choose);
+    take(read_tensor_file(*engine_, file, path, is_named ? path : std::string(), begin), is_named,
+         choose);
 }
 
 TensorReader::TensorReader(std::span<const std::byte> bytes, const std::string& path,
@@ -74,7 +78,9 @@ TensorReader::TensorReader(std::span<const std::byte> bytes, const std::string& 
 void TensorReader::take(TensorFile file, bool is_named, const Choose& choose, bool hold_all) {
     if (std::holds_alternative<format::ShardIndex>(file.content)) {
         if (!is_named) {
-            damaged(file.path, kNoOffset, "this is JSON, an index of shards: give its path");
+            throw Error(ErrorCode::kUnsupported, 0, "load", file.path, kNoOffset,
+                        fmt::format("load: '{}': this is JSON, an index of shards: give its path",
+                                    file.path));
         }
         index_ = open_index(*engine_, files_, std::move(file), choose, hold_all);
         for (TensorFile& shard : index_->shards) {
@@ -84,26 +90,76 @@ void TensorReader::take(TensorFile file, bool is_named, const Choose& choose, bo
         data_.emplace_back(std::move(file));
     }
     for (Data& data : data_) {
-        data.status = status_of(data.file);
+        data.status = data.file.status ? data.file.status : status_of(data.file);
     }
+    headers_ = data_.size();
     const auto add = [this](std::uint32_t number, std::size_t place) {
         const auto& header = std::get<Header>(data_[number].file.content);
         const Tensor& t = header.tensors[place];
-        items_.push_back({number, header.data_begin + t.begin, t.end - t.begin, 0, place});
+        items_.push_back({.file = number,
+                          .offset = header.data_begin + t.begin,
+                          .bytes = t.end - t.begin,
+                          .place = place,
+                          .described_by = number});
     };
     if (index_) {
         for (const IndexShards::Tensor& tensor : index_->tensors) {
             add(tensor.shard, tensor.place);
+            items_.back().crc = tensor.crc;
         }
     } else if (const auto* const torch = torch_file()) {
         for (const format::zip::Record& storage : torch->storages) {
-            items_.push_back({0, storage.offset, storage.bytes, storage.crc, 0});
+            items_.push_back(
+                {.offset = storage.offset, .bytes = storage.bytes, .crc = storage.crc});
+            if (torch->big_endian) {
+                items_.back().swap_unit = torch->swap_units[items_.size() - 1];
+            }
         }
     } else {
         for (const std::size_t place : chosen_of(std::get<Header>(data_[0].file.content), choose)) {
             add(0, place);
         }
     }
+    take_updates();
+}
+
+// The items that an update has new bytes for lie in its log.
+void TensorReader::take_updates() {
+    std::vector<std::uint32_t> logs(headers_, 0);
+    for (std::uint32_t i = 0; i < headers_; ++i) {
+        if (const OpenUpdatePtr& update = data_[i].file.update) {
+            logs[i] = static_cast<std::uint32_t>(data_.size());
+            data_.emplace_back(TensorFile{update->file, update->path});
+            data_.back().status = status_of(data_.back().file);
+        }
+    }
+    for (Item& item : items_) {
+        const OpenUpdatePtr& update = data_[item.described_by].file.update;
+        const auto* const range = update ? update->range(item.offset, item.bytes) : nullptr;
+        if (range != nullptr) {
+            item.file = logs[item.described_by];
+            item.offset = range->at;
+        }
+    }
+}
+
+std::string TensorReader::note(bool all) const {
+    std::string out;
+    bool is_known = false;
+    for (std::size_t i = 0; i < headers_; ++i) {
+        const TensorFile& one = data_[i].file;
+        std::string note = one.note;
+        if (one.update && (all || (one.is_interrupted && !is_known))) {
+            note = fmt::format(
+                "an update of '{}' did not come to its end: its new tensors are read from '{}'. "
+                "update() of no tensors finishes it. If the file was restored from a copy since, "
+                "or another program saved it, remove that log",
+                one.path, one.update->path);
+            is_known = true;
+        }
+        out += (out.empty() || note.empty() ? "" : "; ") + note;
+    }
+    return out;
 }
 
 const format::torch_file::File* TensorReader::torch_file() const {
@@ -131,7 +187,8 @@ std::vector<std::optional<ElementType>> TensorReader::set_types(ElementType to) 
 }
 
 const Tensor& TensorReader::tensor(std::size_t item) const {
-    return std::get<Header>(file(items_[item].file).content).tensors[items_[item].place];
+    const Item& its = items_[item];
+    return std::get<Header>(file(its.described_by).content).tensors[its.place];
 }
 
 const std::optional<SumTable>& TensorReader::sums(std::size_t file) const {
@@ -166,7 +223,7 @@ std::vector<TensorReader::Seen> TensorReader::tensors() const {
 
 TensorReader::Part TensorReader::checkable(const Part& part) const {
     const Item& item = items_[part.item];
-    const auto& table = sums(item.file);
+    const auto& table = sums(item.described_by);
     if (!table || part.bytes == 0) {
         return part;
     }
@@ -179,20 +236,60 @@ TensorReader::Part TensorReader::checkable(const Part& part) const {
 stream::Wanted TensorReader::wanted_of(const Part& part, const Memory& into, bool verify) const {
     const Item& item = items_[part.item];
     PENSTOCK_ASSERT(part.begin <= item.bytes && part.bytes <= item.bytes - part.begin);
-    stream::Wanted out{.offset = item.offset + part.begin,
+    stream::Wanted out{.offset = part.begin,
                        .into = {into.data, part.bytes, into.kind, into.device}};
     if (verify) {
         out.crc = part.bytes == item.bytes ? item.crc : 0;
-        if (const auto& table = sums(item.file)) {
-            add_sums(out, std::get<Header>(file(item.file).content), *table, item.place);
+        if (const auto& table = sums(item.described_by)) {
+            add_sums(out, std::get<Header>(file(item.described_by).content), *table, item.place);
         }
     }
-    out.offset += begin_;
+    const OpenUpdatePtr& update = file(item.described_by).update;
+    const std::uint64_t end = part.begin + part.bytes;
+    if (verify && item.file >= headers_ && out.crc == 0 && out.sums.empty() &&
+        part.begin % kUpdatePieceBytes == 0 &&
+        (end % kUpdatePieceBytes == 0 || end == item.bytes)) {
+        const auto sums = update->sums(*update->range_at(item.offset));
+        out.piece_bytes = kUpdatePieceBytes;
+        out.sums = sums.subspan(part.begin / kUpdatePieceBytes,
+                                (part.bytes + kUpdatePieceBytes - 1) / kUpdatePieceBytes);
+    }
+    out.offset += item.offset + begin_;
     return out;
 }
 
 void TensorReader::read(std::span<const Part> parts, std::span<const Memory> into,
                         const stream::ReadFileOptions& options, const Progress& progress) const {
+    if (!is_swapped()) {
+        read_as_is(parts, into, options, progress);
+        return;
+    }
+    // Through the host, where the bytes of each number are turned around.
+    MemoryPool pool;
+    stream::ProgressClock clock(progress, "load", file(0).path);
+    clock.set_total(std::accumulate(parts.begin(), parts.end(), std::uint64_t{0},
+                                    [](auto sum, const Part& part) { return sum + part.bytes; }));
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        const std::size_t unit = std::max<std::size_t>(items_[parts[i].item].swap_unit, 1);
+        PENSTOCK_ASSERT(parts[i].begin % unit == 0 && parts[i].bytes % unit == 0);
+        const Buffer here = pool.take(std::max<std::uint64_t>(parts[i].bytes, 1));
+        const std::span<std::byte> bytes = here.bytes().first(parts[i].bytes);
+        const Memory memory(bytes);
+        read_as_is({&parts[i], 1}, {&memory, 1}, options, {});
+        for (std::size_t at = 0; at + unit <= bytes.size(); at += unit) {
+            std::reverse(bytes.begin() + static_cast<std::ptrdiff_t>(at),
+                         bytes.begin() + static_cast<std::ptrdiff_t>(at + unit));
+        }
+        const MemoryCopy copy{into[i], bytes};
+        copy_memory({&copy, 1});
+        clock.add(parts[i].bytes);
+        clock.tick(i + 1 == parts.size());
+    }
+}
+
+void TensorReader::read_as_is(std::span<const Part> parts, std::span<const Memory> into,
+                              const stream::ReadFileOptions& options,
+                              const Progress& progress) const {
     std::vector<std::vector<stream::Wanted>> wanted(data_.size());
     std::vector<std::vector<std::size_t>> items(data_.size());
     std::uint64_t total = 0;
@@ -209,7 +306,7 @@ void TensorReader::read(std::span<const Part> parts, std::span<const Memory> int
         }
         const auto wrong =
             read_file(file(i), wanted[i], options, [&](std::uint64_t done, std::uint64_t of_file) {
-                return !progress || progress(before + done, index_ ? total : of_file);
+                return !progress || progress(before + done, data_.size() > 1 ? total : of_file);
             });
         check_unchanged(data_[i]);
         if (wrong) {

@@ -3,7 +3,9 @@
 // tensors; and their bytes, read at the speed of the device and checked. All that read tensors of
 // files do so through it.
 //
-//   item   bytes that lie together in a file: a storage of a .pt, a tensor of a .safetensors
+//   item   bytes that lie together in a file: a storage of a .pt, a tensor of a .safetensors. After
+//   an
+//          update that did not come to its end they may lie in its log (update/find_update.hpp)
 //   part   the bytes of an item that are wanted
 #pragma once
 
@@ -35,11 +37,13 @@ namespace penstock::state {
 class TensorReader {
 public:
     struct Item {
-        std::uint32_t file = 0;
+        std::uint32_t file = 0;    ///< that has its bytes
         std::uint64_t offset = 0;  ///< from where the file begins
         std::uint64_t bytes = 0;
-        std::uint32_t crc = 0;  ///< of all of it; 0: not known
-        std::size_t place = 0;  ///< in the header of a .safetensors
+        std::uint32_t crc = 0;           ///< of all of it; 0: not known
+        std::size_t place = 0;           ///< in the header of a .safetensors
+        std::uint8_t swap_unit = 0;      ///< of a big-endian .pt: bytes that are turned together
+        std::uint32_t described_by = 0;  ///< the file that has its header
     };
     struct Part {
         std::size_t item = 0;
@@ -74,8 +78,13 @@ public:
     /// Gives the tensors of a .pt a type: see set_types() in subtree.hpp. Of another: nothing.
     std::vector<std::optional<ElementType>> set_types(ElementType to);
     [[nodiscard]] bool is_index() const { return index_.has_value(); }
-    /// The one given, or the shards of an index.
+    /// The one given, or the shards of an index; then the logs of updates that have items.
     [[nodiscard]] std::size_t files() const { return data_.size(); }
+    /// Those of them that are no logs.
+    [[nodiscard]] std::size_t headers() const { return headers_; }
+    /// For people: of logs that are left alone and, with `all`, of updates that did not come to
+    /// their end; or empty.
+    [[nodiscard]] std::string note(bool all) const;
     [[nodiscard]] const TensorFile& file(std::size_t number) const { return data_[number].file; }
     /// Nothing if the file has no checksums of ours. Throws Error: kDamaged where they do not match
     /// the header.
@@ -86,11 +95,16 @@ public:
     /// Not of a .pt: what the header says of an item.
     [[nodiscard]] const format::safetensors::Tensor& tensor(std::size_t item) const;
     [[nodiscard]] std::vector<Seen> tensors() const;
-    /// The path of the shard that has an item; empty where there is one file.
+    /// The path of the shard or log that has an item; empty: the one file that was given.
     [[nodiscard]] std::string_view shard(std::size_t item) const {
-        return index_ ? file(items_[item].file).path : std::string_view();
+        const bool is_there = !index_ && items_[item].file == 0;
+        return is_there ? std::string_view() : file(items_[item].file).path;
     }
 
+    /// Its numbers are big-endian in the file; read() turns them.
+    [[nodiscard]] bool is_swapped() const {
+        return torch_file() != nullptr && torch_file()->big_endian;
+    }
     /// The part to read so that the one given can be checked.
     [[nodiscard]] Part checkable(const Part& part) const;
     /// into[i] has parts[i].bytes of the host or of a GPU. Throws Error: kDamaged, naming the
@@ -110,6 +124,9 @@ private:
         mutable std::optional<SumTable> sums;  // once it is parsed
     };
     void take(TensorFile file, bool is_named, const Choose& choose, bool hold_all = false);
+    void read_as_is(std::span<const Part> parts, std::span<const Memory> into,
+                    const stream::ReadFileOptions& options, const Progress& progress) const;
+    void take_updates();
     [[nodiscard]] stream::Wanted wanted_of(const Part& part, const Memory& into, bool verify) const;
     [[nodiscard]] std::optional<stream::WrongSum> read_file(const TensorFile& from,
                                                             std::span<const stream::Wanted> wanted,
@@ -125,6 +142,7 @@ private:
     std::uint64_t begin_ = 0;
     std::optional<IndexShards> index_;  // but for its shards
     std::deque<Data> data_;
+    std::size_t headers_ = 0;
     std::vector<Item> items_;
 };
 

@@ -3,6 +3,7 @@
 
 #include "base/align.hpp"
 #include "base/assert.hpp"
+#include "stream/window_sums.hpp"
 
 #include <algorithm>
 #include <array>
@@ -18,9 +19,9 @@ using format::FileRange;
 constexpr std::uint64_t kFreeBytesMin = base::kMiB;
 constexpr std::array<std::byte, base::kPageBytes> kZeros{};
 
-void add_cut(std::vector<FileRange>& out, FileRange range) {
+void add_cut(std::vector<FileRange>& out, FileRange range, std::uint64_t file_bytes) {
     for (std::uint64_t begin = range.begin; begin < range.end;) {
-        const std::uint64_t end = std::min(begin + kWriteTransferBytes, range.end);
+        const std::uint64_t end = std::min(begin + stream::window_bytes(file_bytes), range.end);
         out.push_back({begin, end});
         begin = end;
     }
@@ -33,7 +34,7 @@ WritePlan write_plan(const FileImage& image, std::uint64_t block_bytes) {
     const format::FileLayout& file = image.file();
     WritePlan plan;
     if (image.piece_bytes() == 0) {
-        add_cut(plan.free, {0, file.total_bytes()});
+        add_cut(plan.free, {0, file.total_bytes()}, file.total_bytes());
         return plan;
     }
     std::vector<FileRange> waiting;
@@ -58,27 +59,30 @@ WritePlan write_plan(const FileImage& image, std::uint64_t block_bytes) {
     }
     std::uint64_t at = 0;
     for (const FileRange& range : waiting) {
-        add_cut(plan.free, {at, range.begin});
-        add_cut(plan.waiting, range);
+        add_cut(plan.free, {at, range.begin}, file.total_bytes());
+        add_cut(plan.waiting, range, file.total_bytes());
         at = range.end;
     }
-    add_cut(plan.free, {at, file.total_bytes()});
+    add_cut(plan.free, {at, file.total_bytes()}, file.total_bytes());
     return plan;
+}
+
+Extent extent_of(const FileImage& image, const format::PieceSlice& slice) {
+    ConstMemory memory(reinterpret_cast<const std::byte*>(slice.literal), slice.bytes);
+    if (slice.kind == format::Piece::Kind::kPayload) {
+        const FileImage::Payload& payload = image.payloads()[slice.payload];
+        memory = {payload.data + slice.payload_offset, slice.bytes, payload.kind, payload.device};
+    } else if (slice.kind == format::Piece::Kind::kZeros) {
+        PENSTOCK_ASSERT(slice.bytes <= kZeros.size());
+        memory.data = kZeros.data();
+    }
+    return {slice.offset, to_write(memory), 0};
 }
 
 std::vector<Extent> extents_of(const FileImage& image, FileRange range) {
     std::vector<Extent> extents;
     for (const format::PieceSlice& slice : image.file().slices(range)) {
-        ConstMemory memory(reinterpret_cast<const std::byte*>(slice.literal), slice.bytes);
-        if (slice.kind == format::Piece::Kind::kPayload) {
-            const FileImage::Payload& payload = image.payloads()[slice.payload];
-            memory = {payload.data + slice.payload_offset, slice.bytes, payload.kind,
-                      payload.device};
-        } else if (slice.kind == format::Piece::Kind::kZeros) {
-            PENSTOCK_ASSERT(slice.bytes <= kZeros.size());
-            memory.data = kZeros.data();
-        }
-        extents.push_back({slice.offset, to_write(memory), 0});
+        extents.push_back(extent_of(image, slice));
     }
     return extents;
 }

@@ -13,8 +13,6 @@
 
 namespace penstock::state {
 
-/// A transfer of this size keeps a device busy for a while and is a small step of the progress.
-inline constexpr std::uint64_t kWriteTransferBytes = 16 * base::kMiB;
 /// Limit on the bytes with the engine, running or waiting: enough that it never runs dry.
 inline constexpr std::uint64_t kWriteWindowBytes = 128 * base::kMiB;
 
@@ -27,6 +25,7 @@ struct WritePlan {
 [[nodiscard]] WritePlan write_plan(const FileImage& image, std::uint64_t block_bytes);
 /// The extents of a range: payloads, literals and zeros, each with its memory. The image must
 /// outlive it.
+[[nodiscard]] Extent extent_of(const FileImage& image, const format::PieceSlice& slice);
 [[nodiscard]] std::vector<Extent> extents_of(const FileImage& image, format::FileRange range);
 
 }  // namespace penstock::state

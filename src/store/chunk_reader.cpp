@@ -119,6 +119,7 @@ void ChunkReader::make_request(Batch& batch) {
     TransferRequest& request = batch.request;
     batch.may_run = true;
     request.options.cache = options_.cache;
+    request.options.priority = options_.priority;
     std::uint64_t ours = 0;
     for (const SlicePiece& piece : batch.pieces) {
         // Memory at the same offset in a page as in the file: some devices take it without a copy.

@@ -51,6 +51,7 @@ struct ChunkReadOptions {
     /// the system.
     bool find_all = false;
     CachePolicy cache = CachePolicy::kAuto;
+    Priority priority = Priority::kNormal;
 };
 
 class ChunkReader final : stream::PumpSource {

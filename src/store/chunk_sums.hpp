@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contents of a state's chunks, each hashed once: first as many as show whether a tensor
-// changed, the rest while the tensors are written. Sums are bound to their place when that is
-// known. Tensors of a GPU are hashed on the host, a block at a time (stream/host_windows.hpp).
+// The contents of a state's chunks: hashed to see which tensors changed since the last checkpoint
+// (compare), and, of those that are written, taken from who wrote them (stream/window_sums.hpp).
+// Sums are bound to their place when that is known. Tensors of a GPU are hashed on the host, a
+// block at a time (stream/host_windows.hpp).
 #pragma once
 
 #include "store/manifest.hpp"
@@ -29,12 +30,13 @@ public:
                                             std::span<const Shard> shards,
                                             stream::ProgressClock& progress);
 
-    /// Sets the tensors that step() hashes, in this order.
-    void want(std::span<const std::size_t> tensors);
-    /// Hashes some MiB of the wanted tensors; false when all is done.
-    bool step();
+    /// The contents of all chunks of a tensor that compare() found unchanged.
+    [[nodiscard]] std::span<const std::uint64_t> contents(std::size_t tensor) const;
+    /// Takes the contents of a tensor that was written. False if they are not those that compare()
+    /// found unchanged.
+    bool take(std::size_t tensor, std::span<const std::uint64_t> contents);
 
-    /// The sums of a tensor bound to its place in a shard; call it after all are hashed.
+    /// The sums of a tensor bound to its place in a shard; call it after take().
     [[nodiscard]] std::vector<std::uint64_t> bound(std::size_t tensor, const Shard& shard,
                                                    std::uint64_t begin) const;
 
@@ -43,21 +45,17 @@ private:
         std::size_t tensor;
         std::size_t chunk;
         std::size_t chunks;
-        bool done;
     };
     /// The bytes of a block, wherever they are.
     [[nodiscard]] ConstMemory memory_of(const Block& block) const;
-    void hash(Block& block);
-    bool same(Block& block, const Slice& before, const Shard& shard);
+    bool same(const Block& block, const Slice& before, const Shard& shard);
 
     std::span<const StateTensor> tensors_;
     stream::HostWindows windows_;           // for tensors of GPUs
     std::vector<std::size_t> first_chunk_;  // of tensor i, in contents_; one more at the end
-    std::vector<std::size_t> first_block_;  // likewise, in blocks_
     std::vector<std::uint64_t> contents_;
     std::vector<Block> blocks_;
-    std::vector<std::size_t> wanted_;  // blocks
-    std::size_t next_ = 0;             // of wanted_
+    std::vector<bool> changed_;  // by compare()
 };
 
 }  // namespace penstock::store

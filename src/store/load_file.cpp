@@ -2,6 +2,7 @@
 // load_file(): a whole state in one block of memory, laid out so that the device writes into it.
 #include "base/align.hpp"
 #include "base/raise.hpp"
+#include "format/unread.hpp"
 #include "state/selection.hpp"
 #include "state/stored_rows.hpp"
 #include "store/stored_source.hpp"
@@ -13,7 +14,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -35,6 +38,17 @@ std::unique_ptr<state::Source> opened(const std::shared_ptr<Engine>& engine,
                                 path));
     }
     return store::open_source(engine, files, path, std::nullopt, cache);
+}
+
+void refuse_unread(const state::Source& source) {
+    const auto skeleton = state::skeleton_of(source);
+    const std::string why = skeleton ? format::why_not_whole(skeleton->tree) : std::string();
+    if (!why.empty()) {
+        base::raise(base::error(
+            ErrorCode::kUnsupported, kLoad,
+            fmt::format("{}; names = {{\"*\"}} loads the tensors, and those of objects too", why),
+            source.path()));
+    }
 }
 
 std::vector<state::StoredRow> chosen_rows(const state::Source& source,
@@ -147,6 +161,9 @@ LoadedState load_file(const std::shared_ptr<Engine>& engine, const std::string& 
                       const LoadFileOptions& options, const FileSystem& files) {
     const auto source = opened(engine, path, options.cache, files);
     const bool is_all = options.names.empty();
+    if (is_all) {
+        refuse_unread(*source);
+    }
     std::vector<state::StoredRow> rows =
         is_all ? all_rows(*source) : chosen_rows(*source, options.names);
     const std::vector<std::uint64_t> at = layout_of(rows);
@@ -166,6 +183,41 @@ LoadedState load_file(const std::shared_ptr<Engine>& engine, const std::string& 
             {std::move(t.name), std::move(t.dtype), std::move(t.shape), into[i]});
     }
     return out;
+}
+
+TensorStream stream_of(Checkpoint& checkpoint) {
+    struct Reading {
+        std::size_t next = 0;
+        MemoryPool pool{{.kept_bytes_max = 0, .touch = false}};
+        Buffer memory;  // of the tensor that was given last
+    };
+    TensorStream stream;
+    stream.structure = checkpoint.structure();
+    stream.like.emplace();
+    for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+        stream.like->push_back({tensor.name, tensor.dtype, tensor.shape, {}});
+    }
+    stream.next = [&checkpoint,
+                   reading = std::make_shared<Reading>()]() -> std::optional<StateTensor> {
+        Reading& r = *reading;
+        if (r.next == checkpoint.tensors().size()) {
+            r.memory = {};
+            return std::nullopt;
+        }
+        const CheckpointTensor& tensor = checkpoint.tensors()[r.next++];
+        if (r.memory.size() < tensor.bytes) {
+            r.memory = {};
+            r.memory = r.pool.take(tensor.bytes);
+        }
+        const TensorRead wanted{.name = tensor.name, .into = r.memory.bytes().first(tensor.bytes)};
+        if (tensor.bytes != 0) {
+            checkpoint.read({&wanted, 1});
+        }
+        StateTensor given{tensor.name, tensor.dtype, tensor.shape, wanted.into};
+        given.is_copy = true;
+        return given;
+    };
+    return stream;
 }
 
 }  // namespace penstock

@@ -59,6 +59,7 @@ struct Manifest {
     std::vector<Tensor> tensors;
     std::string structure = "null";
     CheckpointMetadata metadata;
+    std::string store;  ///< the identity of the store that saved it; empty: none is known
 };
 
 /// Throws kInvalidArgument for a manifest that parse_manifest() would reject.
@@ -67,6 +68,9 @@ struct Manifest {
 /// impossible numbers (slices outside their shard or tensor, overlapping slices, a wrong number of
 /// sums).
 [[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& path);
+/// The identity of the store in the text of a manifest; empty if it has none. Parses only that.
+/// Throws Error kDamaged as parse_manifest() for a checksum mismatch.
+[[nodiscard]] std::string identity_in(std::string_view text, const std::string& path);
 /// Whether a rendered manifest has this structure, read from its text.
 [[nodiscard]] bool holds_structure(std::string_view text, std::string_view structure);
 

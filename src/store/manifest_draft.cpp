@@ -21,6 +21,7 @@ ManifestDraft::ManifestDraft(const SavePlan& plan, const std::function<std::uint
     manifest_.folders = {""};
     manifest_.structure = plan.state.structure;
     manifest_.metadata = plan.metadata;
+    manifest_.store = plan.store;
     add_tensors(plan);
     for (const SavePart& part : plan.parts) {
         if (part.is_written()) {
@@ -99,7 +100,8 @@ void ManifestDraft::name_folders(const SavePlan& plan, std::span<const std::stri
     }
 }
 
-void ManifestDraft::fill_sums(const SavePlan& plan, const ChunkSums& sums) {
+void ManifestDraft::fill_sums(const SavePlan& plan, ChunkSums& sums,
+                              const stream::WindowSums& written) {
     for (std::size_t i = 0; i < plan.parts.size(); ++i) {
         const SavePart& part = plan.parts[i];
         if (!part.is_written()) {
@@ -111,6 +113,9 @@ void ManifestDraft::fill_sums(const SavePlan& plan, const ChunkSums& sums) {
                                         shard.id, shard.generation, 0);
         for (const std::size_t tensor : part.tensors) {
             Slice& slice = slice_of(tensor);
+            if (!sums.take(tensor, written.sums(tensor))) {
+                slice.changed = plan.generation;  // since the save looked (Changing::kTorn)
+            }
             slice.sums = sums.bound(tensor, shard, slice.begin);
         }
     }

@@ -5,6 +5,7 @@
 #include "store/chunk_sums.hpp"
 #include "store/manifest.hpp"
 #include "store/save_plan.hpp"
+#include "stream/window_sums.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +25,8 @@ public:
     /// `parts_folders`: for each of the store's folders, the folder of this checkpoint's shards in
     /// it, or empty.
     void name_folders(const SavePlan& plan, std::span<const std::string> parts_folders);
-    /// Fills in the sums of the written shards; all of them are hashed.
-    void fill_sums(const SavePlan& plan, const ChunkSums& sums);
+    /// Fills in the sums of the written shards, `written`: all of them are summed.
+    void fill_sums(const SavePlan& plan, ChunkSums& sums, const stream::WindowSums& written);
 
     [[nodiscard]] const Manifest& manifest() const { return manifest_; }
     [[nodiscard]] Manifest take() { return std::move(manifest_); }

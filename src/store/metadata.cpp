@@ -53,6 +53,12 @@ CheckpointMetadata metadata_of(const SaveOptions& options, const State& state) {
     std::unordered_set<std::string_view> names;
     for (const auto& [name, value] : out) {
         check_utf8(name, name);
+        if (name == kStoreKey) {
+            refuse_save(
+                fmt::format("the metadata {} is a name that the manifest itself uses; give "
+                            "another name",
+                            shown(name)));
+        }
         if (const auto* const text = std::get_if<std::string>(&value)) {
             check_utf8(name, *text);
         }

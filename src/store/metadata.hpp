@@ -14,6 +14,9 @@
 
 namespace penstock::store {
 
+/// The name under which the metadata in a manifest has the identity of the store: earlier versions,
+/// which know no such field, read the manifest all the same. No metadata of a caller has it.
+inline constexpr std::string_view kStoreKey = "penstock.store";
 inline constexpr std::size_t kMetadataBytesMax = std::size_t{1} << 20;
 
 /// Throws kInvalidArgument: the manifest of a checkpoint cannot have what the caller gave.

@@ -37,18 +37,15 @@ std::uint64_t metadata_bytes(const SavePlan& plan) {
 }
 
 MetadataWriter::MetadataWriter(const SavePlan& plan, const UnfinishedCheckpoint& folder,
-                               ChunkSums* sums, ShardWriter& writer, std::uint64_t early_bytes_max,
+                               ChunkSums* sums, const stream::WindowSums& written,
+                               ShardWriter& writer, std::uint64_t early_bytes_max,
                                const std::function<std::uint64_t()>& random)
     : plan_(plan),
       folder_(folder),
       sums_(sums),
+      written_sums_(written),
       writer_(writer),
       early_bytes_max_(early_bytes_max) {
-    for (const SavePart& part : plan.parts) {
-        if (part.is_written() && sums_ != nullptr) {
-            sums_->want(part.tensors);
-        }
-    }
     begin_draft(random);
 }
 
@@ -65,15 +62,11 @@ void MetadataWriter::begin_draft(const std::function<std::uint64_t()>& random) {
     drafting_ = std::async(std::launch::deferred, draft);
 }
 
-bool MetadataWriter::step() {
-    if (sums_ != nullptr && sums_->step()) {
-        return true;
-    }
+void MetadataWriter::make() {
     render_texts();
     if (manifest_text_.size() <= early_bytes_max_) {
         write();  // passes the transfers that wait for the device
     }
-    return false;
 }
 
 void MetadataWriter::finish() {
@@ -86,7 +79,7 @@ void MetadataWriter::render_texts() {
     drafting_.get();
     draft_->name_folders(plan_, folder_.shard_folders());
     if (sums_ != nullptr) {
-        draft_->fill_sums(plan_, *sums_);
+        draft_->fill_sums(plan_, *sums_, written_sums_);
     }
     index_text_ = base::unwrap(format::render_shard_index(stock_index(draft_->manifest())));
     manifest_text_ = render(draft_->manifest());

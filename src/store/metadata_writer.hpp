@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Index, manifest and pin of a save, made while its shards are written: a draft of the manifest on
-// a thread, the sums on the thread that waits for the disk, and the texts when both are done.
+// a thread, and the texts when all sums are known.
 #pragma once
 
 #include "store/chunk_sums.hpp"
@@ -8,6 +8,7 @@
 #include "store/save_plan.hpp"
 #include "store/shard_writer.hpp"
 #include "store/unfinished.hpp"
+#include "stream/window_sums.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -22,15 +23,16 @@ namespace penstock::store {
 
 class MetadataWriter {
 public:
-    /// All outlive it. sums: nullptr: without checksums. `early_bytes_max`: a manifest of at most
-    /// that many bytes is written while shards still wait for the device.
+    /// All outlive it. sums: nullptr: without checksums; `written`: of what the shards got.
+    /// `early_bytes_max`: a manifest of at most that many bytes is written while shards still wait
+    /// for the device.
     MetadataWriter(const SavePlan& plan, const UnfinishedCheckpoint& folder, ChunkSums* sums,
-                   ShardWriter& writer, std::uint64_t early_bytes_max,
-                   const std::function<std::uint64_t()>& random);
+                   const stream::WindowSums& written, ShardWriter& writer,
+                   std::uint64_t early_bytes_max, const std::function<std::uint64_t()>& random);
 
-    /// Does a part of the work; false when nothing more can be done now. Throws Error.
-    bool step();
-    /// Does the rest, after step() has returned false. Throws Error.
+    /// Makes the texts, when the sums of all shards are known. Throws Error.
+    void make();
+    /// Writes what make() did not. Throws Error.
     void finish();
 
     // Valid after finish().
@@ -46,6 +48,7 @@ private:
     const SavePlan& plan_;
     const UnfinishedCheckpoint& folder_;
     ChunkSums* const sums_;
+    const stream::WindowSums& written_sums_;
     ShardWriter& writer_;
     const std::uint64_t early_bytes_max_;
     std::optional<ManifestDraft> draft_;

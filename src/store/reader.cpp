@@ -7,6 +7,7 @@
 #include "format/safetensors.hpp"
 #include "state/selection.hpp"
 #include "state/structure.hpp"
+#include "store/background/read_back.hpp"
 #include "store/chunk_reader.hpp"
 #include "store/manifest_check.hpp"
 #include "store/metadata.hpp"
@@ -23,7 +24,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace penstock {
@@ -80,6 +83,11 @@ struct Checkpoint::Impl {
           shards(files, manifest, path),
           pool(MemoryOptions{.kept_bytes_max = kKeptBytesMax}),
           info(store::info_of(manifest, path)) {
+        if (shards.lacks_some()) {
+            // A store that has removed the checkpoint since its manifest was read renamed it first.
+            // Then this throws: shards of it are gone that were to be open.
+            static_cast<void>(store::read_manifest_text(*engine, files, path));
+        }
         info.pinned = store::is_there(files, store::join(path, store::kPinnedName));
         for (const auto& [name, value] : manifest.metadata) {
             metadata.emplace_back(name, store::text_of(value));
@@ -107,7 +115,9 @@ struct Checkpoint::Impl {
     void add_parts(const TensorRead& wanted, std::vector<SlicePart>& parts,
                    std::vector<Bounce>& bounces);
     std::uint64_t read(std::span<const TensorRead> wanted, bool verify, const Progress& progress);
-    [[nodiscard]] std::vector<CheckpointProblem> verify(const Progress& progress);
+    [[nodiscard]] std::vector<CheckpointProblem> verify(const Progress& progress,
+                                                        Priority priority);
+    void note_whole(std::span<const TensorRead> wanted);
     void verify_header(std::uint32_t shard, std::vector<CheckpointProblem>& problems);
     void verify_index(std::vector<CheckpointProblem>& problems);
 
@@ -122,6 +132,9 @@ struct Checkpoint::Impl {
     std::vector<CheckpointTensor> tensors;
     std::vector<std::pair<std::string, std::string>> metadata;
     std::unordered_map<std::string_view, const Tensor*> by_name;
+    std::shared_ptr<store::ReadBack> read_back;  // of the store that opened it, or nullptr
+    std::mutex whole_mutex;
+    std::unordered_set<std::string_view> whole;  // tensors that were read, and checked
 };
 
 const Tensor& Checkpoint::Impl::named(const std::string& name) const {
@@ -191,7 +204,30 @@ std::uint64_t Checkpoint::Impl::read(std::span<const TensorRead> wanted, bool ve
         const MemoryCopy copy{bounce.there, bounce.here.bytes()};
         copy_memory({&copy, 1});
     }
+    if (verify && read_back) {
+        note_whole(wanted);
+    }
     return bytes;
+}
+
+// A checkpoint of which everything was read is known to be good.
+void Checkpoint::Impl::note_whole(std::span<const TensorRead> wanted) {
+    const std::lock_guard guard(whole_mutex);
+    for (const TensorRead& one : wanted) {
+        const auto found = by_name.find(one.name);
+        if (one.begin.empty() && one.end.empty()) {
+            whole.insert(found->first);
+        }
+    }
+    const bool all =
+        std::all_of(manifest.tensors.begin(), manifest.tensors.end(), [this](const Tensor& tensor) {
+            return std::all_of(tensor.slices.begin(), tensor.slices.end(), [&](const Slice& slice) {
+                return slice.bytes == 0 || (!slice.sums.empty() && whole.contains(tensor.name));
+            });
+        });
+    if (all) {
+        read_back->found_good(manifest.generation);
+    }
 }
 
 // Verifies the header of a shard.
@@ -257,7 +293,8 @@ void Checkpoint::Impl::verify_index(std::vector<CheckpointProblem>& problems) {
     }
 }
 
-std::vector<CheckpointProblem> Checkpoint::Impl::verify(const Progress& progress) {
+std::vector<CheckpointProblem> Checkpoint::Impl::verify(const Progress& progress,
+                                                        Priority priority) {
     shards.check_open();
     std::vector<CheckpointProblem> problems;
     std::vector<bool> broken(manifest.shards.size(), false);
@@ -280,7 +317,8 @@ std::vector<CheckpointProblem> Checkpoint::Impl::verify(const Progress& progress
     }
     stream::ProgressClock clock(progress, "verify checkpoint");
     ChunkReader reader(*engine, pool, shards, parts,
-                       {.find_all = true, .cache = CachePolicy::kDirect}, clock);
+                       {.find_all = true, .cache = CachePolicy::kDirect, .priority = priority},
+                       clock);
     reader.run(std::move(pieces));
     const std::vector<BadChunks> found = reader.bad();
     for (std::size_t i = 0; i < found.size();) {
@@ -308,6 +346,9 @@ std::vector<CheckpointProblem> Checkpoint::Impl::verify(const Progress& progress
                             fmt::format("{} bytes were saved without checksums: that they can be "
                                         "read is all that can be said of them",
                                         without_sums)});
+    }
+    if (problems.empty() && read_back) {
+        read_back->found_good(manifest.generation);
     }
     return problems;
 }
@@ -356,8 +397,12 @@ std::uint64_t Checkpoint::read(std::span<const TensorRead> wanted, bool verify,
     return there(impl_).read(wanted, verify, progress);
 }
 
-std::vector<CheckpointProblem> Checkpoint::verify(const Progress& progress) {
-    return there(impl_).verify(progress);
+std::vector<CheckpointProblem> Checkpoint::verify(const Progress& progress, Priority priority) {
+    return there(impl_).verify(progress, priority);
+}
+
+void Checkpoint::report_to(std::shared_ptr<store::ReadBack> read_back) {
+    there(impl_).read_back = std::move(read_back);
 }
 
 void Checkpoint::close() noexcept {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -19,6 +20,18 @@ namespace {
 std::vector<std::size_t> newest_first(std::size_t count) {
     std::vector<std::size_t> out(count);
     std::iota(out.rbegin(), out.rend(), std::size_t{0});
+    return out;
+}
+
+// Gives the checkpoints of each step that is kept, the newest first.
+std::map<std::uint64_t, std::vector<std::size_t>> by_kept_step(
+    std::span<const CheckpointInfo> checkpoints, const StoreOptions& options) {
+    std::map<std::uint64_t, std::vector<std::size_t>> out;
+    for (std::size_t i = checkpoints.size(); options.keep_every_steps != 0 && i-- > 0;) {
+        if (checkpoints[i].step % options.keep_every_steps == 0) {
+            out[checkpoints[i].step].push_back(i);
+        }
+    }
     return out;
 }
 
@@ -36,6 +49,16 @@ std::vector<std::size_t> ranked(std::span<const CheckpointInfo> checkpoints, con
     std::vector<std::size_t> out;
     std::transform(found.begin(), found.end(), std::back_inserter(out),
                    [](const auto& row) { return row.second; });
+    return out;
+}
+
+std::vector<CheckpointInfo> best_of(std::span<const CheckpointInfo> checkpoints,
+                                    const Metric& metric, std::size_t count) {
+    std::vector<std::size_t> indices = ranked(checkpoints, metric);
+    indices.resize(std::min(count, indices.size()));
+    std::vector<CheckpointInfo> out;
+    std::transform(indices.begin(), indices.end(), std::back_inserter(out),
+                   [&](std::size_t i) { return checkpoints[i]; });
     return out;
 }
 
@@ -60,6 +83,9 @@ std::vector<std::size_t> outdated(std::span<const CheckpointInfo> checkpoints,
     };
     keep_first(keep, newest_first(checkpoints.size()));
     keep_first(options.keep_best, ranked(checkpoints, options.metric));
+    for (const auto& [step, newest] : by_kept_step(checkpoints, options)) {
+        keep_first(1, newest);
+    }
     for (std::size_t i = 0; i < checkpoints.size(); ++i) {
         const CheckpointInfo& info = checkpoints[i];
         const std::uint32_t every = options.keep_every;
@@ -77,10 +103,17 @@ void Retention::remember(const std::string& name, const Manifest& manifest, std:
     known.manifest.folders = manifest.folders;
     known.manifest.shards = manifest.shards;
     known.manifest.metadata = manifest.metadata;
+    known.manifest.store = manifest.store;
     known_[name] = std::move(known);
 }
 
-Outdated Retention::outdated() {
+void Retention::saved(const std::string& name, const Manifest& manifest, std::uint64_t hash) {
+    read_back_.forget(manifest.generation);
+    ++saves_since_;
+    remember(name, manifest, hash);
+}
+
+Outdated Retention::outdated(const Read& read) {
     Outdated out;
     const auto checkpoints = scan_folder(files_, folder()).checkpoints;
     const std::uint32_t keep = newest_kept(options_);
@@ -88,18 +121,87 @@ Outdated Retention::outdated() {
         return out;
     }
     std::vector<CheckpointInfo> infos = own(checkpoints, out.left);
-    check_first(keep, newest_first(infos.size()), checkpoints, infos);
-    if (options_.keep_best != 0) {
-        add_metadata(checkpoints, infos);
-        check_first(options_.keep_best, ranked(infos, options_.metric), checkpoints, infos);
+    std::vector<std::size_t> chosen = choose(checkpoints, infos);
+    if (!chosen.empty() && options_.read_back && options_.checksums) {
+        const std::size_t bad_before = out.left.size() + out.damaged.size();
+        const auto good = find_good(checkpoints, infos, read, out);
+        if (!good) {
+            return out;
+        }
+        if (out.left.size() + out.damaged.size() != bad_before) {
+            chosen = choose(checkpoints, infos);
+        }
+        std::erase(chosen, *good);
     }
-    for (const std::size_t i : store::outdated(infos, options_)) {
+    for (const std::size_t i : chosen) {
         out.names.push_back(checkpoints[i].name);
     }
     return out;
 }
 
-// Generation and pin. What is not the store's own is in `left`, and as if it were pinned.
+std::vector<std::size_t> Retention::choose(std::span<const CheckpointEntry> checkpoints,
+                                           std::vector<CheckpointInfo>& infos) {
+    check_first(newest_kept(options_), newest_first(infos.size()), checkpoints, infos);
+    if (options_.keep_best != 0) {
+        add_metadata(checkpoints, infos);
+        check_first(options_.keep_best, ranked(infos, options_.metric), checkpoints, infos);
+    }
+    for (const auto& [step, newest] : by_kept_step(infos, options_)) {
+        if (newest.size() > 1) {
+            check_first(1, newest, checkpoints, infos);
+        }
+    }
+    return store::outdated(infos, options_);
+}
+
+std::optional<std::size_t> Retention::known_good(std::span<const CheckpointInfo> infos) const {
+    for (std::size_t i = infos.size(); i-- > 0;) {
+        if (infos[i].problem.empty() && read_back_.is_good(infos[i].generation)) {
+            return i;
+        }
+    }
+    return std::nullopt;
+}
+
+// The newest checkpoint that is known to be good, once one was read if it is time for that.
+std::optional<std::size_t> Retention::find_good(std::span<const CheckpointEntry> checkpoints,
+                                                std::vector<CheckpointInfo>& infos,
+                                                const Read& read, Outdated& out) {
+    const std::optional<std::size_t> known = known_good(infos);
+    if (known && (*known == infos.size() - 1 || saves_since_ < kSavesPerReadBack)) {
+        return known;
+    }
+    saves_since_ = 0;
+    for (std::size_t i = infos.size(); i-- > (known ? *known + 1 : 0);) {
+        if (!infos[i].problem.empty() || !is_whole(checkpoints[i])) {
+            continue;
+        }
+        const std::string path = join(folder(), checkpoints[i].name);
+        try {
+            const std::vector<CheckpointProblem> problems = read(path);
+            if (problems.empty()) {
+                read_back_.found_good(infos[i].generation);
+                return i;
+            }
+            read_back_.found_damaged(infos[i].generation);
+            infos[i].problem = "it is damaged";
+            out.damaged.push_back({path, problems.front()});
+        } catch (const Error& error) {
+            if (!may_concern_it_alone(error)) {
+                throw;
+            }
+            infos[i].problem = "it cannot be read";
+            out.left.push_back(fmt::format("'{}' could not be read back: {}", path, error.what()));
+        }
+        if (known) {
+            break;  // one is read, not all
+        }
+    }
+    return known;
+}
+
+// Generation, step and pin. What is not the store's own, or cannot be looked at, is in `left`, and
+// as if it were pinned.
 std::vector<CheckpointInfo> Retention::own(std::span<const CheckpointEntry> checkpoints,
                                            std::vector<std::string>& left) const {
     const Folder opened = files_.open_folder(folder());
@@ -107,12 +209,22 @@ std::vector<CheckpointInfo> Retention::own(std::span<const CheckpointEntry> chec
     for (std::size_t i = checkpoints.size(); i-- > 0;) {
         const std::string path = join(folder(), checkpoints[i].name);
         infos[i].generation = checkpoints[i].generation;
-        std::string why = why_not_own(opened, checkpoints[i].name);
-        infos[i].pinned = !why.empty() || is_there(files_, join(path, kPinnedName));
+        infos[i].step = checkpoints[i].step;
+        std::string why;
+        try {
+            why = why_not_own(opened, checkpoints[i].name);
+            infos[i].pinned = !why.empty() || is_there(files_, join(path, kPinnedName));
+        } catch (const Error& error) {
+            why = error.what();
+            infos[i].pinned = true;
+        }
         if (!why.empty()) {
             left.push_back(fmt::format("'{}' was left: {}", path, why));
         }
         infos[i].problem = std::move(why);
+        if (infos[i].problem.empty() && read_back_.is_damaged(infos[i].generation)) {
+            infos[i].problem = "it is damaged";
+        }
     }
     return infos;
 }
@@ -131,13 +243,15 @@ void Retention::check_first(std::size_t count, std::span<const std::size_t> indi
     }
 }
 
-// Checks the disk now: an older checkpoint is removed because this one stays.
+// Checks the disk now: an older checkpoint is removed because this one stays. Another store's does
+// not count: it is not removed either.
 bool Retention::is_whole(const CheckpointEntry& entry) {
     const std::string path = join(folder(), entry.name);
     const auto known = known_.find(entry.name);
     if (known != known_.end() && has_hash(engine_, files_, path, known->second.hash)) {
         try {
-            return missing_shard(files_, known->second.manifest, path).empty();
+            return owner_.is_own(known->second.manifest.store) &&
+                   missing_shard(files_, known->second.manifest, path).empty();
         } catch (const Error&) {
             return false;
         }
@@ -147,7 +261,7 @@ bool Retention::is_whole(const CheckpointEntry& entry) {
         return false;
     }
     remember(entry.name, found->manifest, found->manifest_hash);
-    return true;
+    return owner_.is_own(found->manifest.store);
 }
 
 // The values by which the best are found. A manifest that the system refuses to give may be that of

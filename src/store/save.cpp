@@ -4,6 +4,7 @@
 #include "base/align.hpp"
 #include "base/path.hpp"
 #include "base/raise.hpp"
+#include "format/fault.hpp"
 #include "store/manifest_check.hpp"
 #include "store/metadata.hpp"
 #include "store/metadata_writer.hpp"
@@ -12,6 +13,8 @@
 #include "store/shard_writer.hpp"
 #include "store/state_check.hpp"
 #include "store/store_folder.hpp"
+#include "stream/checksum.hpp"
+#include "stream/window_sums.hpp"
 
 #include <fmt/format.h>
 
@@ -25,21 +28,12 @@ namespace penstock::store {
 
 namespace {
 
-// Errors of a file system without hard links, a file with too many of them, one that may not be
-// linked.
+// A file system may have no hard links, and a file too many of them; it may not be linked, or its
+// checkpoint may be one that the system does not give at all. Its bytes are at hand in each case.
+// On a disk that takes no more, they would not be written either.
 bool cannot_link(const Error& error) {
-    switch (error.system_errno()) {
-        case EMLINK:
-        case EXDEV:
-        case EPERM:
-        case EACCES:
-        case EOPNOTSUPP:
-        case ENOSYS:
-        case ENOENT:
-            return true;
-        default:
-            return error.reason() == ErrorCode::kUnsupported;
-    }
+    const int number = error.system_errno();
+    return number != ENOSPC && number != EDQUOT && number != EROFS && may_concern_it_alone(error);
 }
 
 // Checks whether a shard can be linked: it has its size, lies in a folder of this store, and was
@@ -93,9 +87,10 @@ void check_slices(const SaveContext& context, const SavePlan& plan) {
 bool link(const SaveContext& context, const SavePlan& plan, const SavePart& part,
           UnfinishedCheckpoint& folder, std::string& note) {
     const LastCheckpoint& last = plan.last;
+    const std::string path = folder.shard_path(part.folder, part.file);
     try {
         context.files.link(shard_path(last.manifest, last.manifest.shards[part.linked], last.path),
-                           folder.shard_path(part.folder, part.file));
+                           path);
     } catch (const Error& error) {
         if (!cannot_link(error)) {
             throw;
@@ -155,12 +150,77 @@ std::vector<ShardFile> files_to_write(const SavePlan& plan, UnfinishedCheckpoint
         file.path = folder.shard_path(part.folder, part.file);
         file.lane = part.folder;
         file.layout = &part.layout->file();
+        file.sources = part.tensors;
         for (const std::size_t i : part.tensors) {
             file.payloads.push_back(plan.state.tensors[i].data);
         }
         folder.point_to(part.folder, part.file);
     }
     return files;
+}
+
+// One source per tensor of the state; those that are not written have no bytes.
+std::vector<stream::WindowSums::Source> sources_of(const SavePlan& plan) {
+    std::vector<stream::WindowSums::Source> sources(plan.state.tensors.size());
+    for (const SavePart& part : plan.parts) {
+        for (std::size_t k = 0; part.is_written() && k < part.tensors.size(); ++k) {
+            const StateTensor& tensor = plan.state.tensors[part.tensors[k]];
+            sources[part.tensors[k]] = {tensor.data,
+                                        part.layout->data_begin() + part.layout->tensors()[k].begin,
+                                        tensor.is_copy};
+        }
+    }
+    return sources;
+}
+
+stream::WindowSums::Options sums_options(const SavePlan& plan, bool summed,
+                                         const std::string& path) {
+    stream::WindowSums::Options options;
+    options.piece_bytes = kChunkBytes;
+    if (summed) {
+        options.hash = stream::content_hash;
+    }
+    options.watch = plan.watch;
+    options.name = [&plan](std::size_t tensor) {
+        return fmt::format("tensor {}", format::shown(plan.state.tensors[tensor].name));
+    };
+    options.path = path;
+    return options;
+}
+
+// Before the sums are compared with those of the last checkpoint, which reads all tensors, and
+// after. Nobody looks at copies: their tensors may be gone.
+void look_at_all(const SavePlan& plan, const std::string& path) {
+    if (!plan.watch.look) {
+        return;
+    }
+    std::vector<std::size_t> own;
+    for (std::size_t i = 0; i < plan.state.tensors.size(); ++i) {
+        if (!plan.state.tensors[i].is_copy) {
+            own.push_back(i);
+        }
+    }
+    const auto gone = own.empty() ? std::nullopt : plan.watch.look(own);
+    if (gone) {
+        base::raise(base::error(
+            ErrorCode::kChanged, "save",
+            fmt::format("tensor {}: its memory was freed, resized or changed while it was saved, "
+                        "and nothing was saved. Let nothing change the tensors before the save is "
+                        "done, or save a copy (save_async() makes one)",
+                        format::shown(plan.state.tensors[*gone].name)),
+            path));
+    }
+}
+
+// A tensor that did not change since the last checkpoint does not change during the save either.
+void expect_unchanged(const SavePlan& plan, const ChunkSums& known, stream::WindowSums& sums) {
+    for (const SavePart& part : plan.parts) {
+        for (const std::size_t i : part.tensors) {
+            if (part.is_written() && !plan.changed[i]) {
+                sums.expect(i, known.contents(i));
+            }
+        }
+    }
 }
 
 // Runs after the last write, which sets a time of its own. If the time cannot be set, or is lost in
@@ -210,7 +270,9 @@ SavePlan plan_save(const SaveContext& context, const State& state, const SaveOpt
                   .before = {},
                   .changed = {},
                   .parts = {},
-                  .note = {}};
+                  .watch = {options.changing, options.look},
+                  .note = {},
+                  .store = context.owner.identity()};
     plan.before.assign(state.tensors.size(), nullptr);
     plan.changed.assign(state.tensors.size(), true);
     if (context.options.checksums) {
@@ -218,6 +280,7 @@ SavePlan plan_save(const SaveContext& context, const State& state, const SaveOpt
             plan.before = find_before(state, last.manifest);
         }
         sums.emplace(state.tensors);
+        look_at_all(plan, context.folders.front());
         plan.changed = sums->compare(plan.before, last.manifest.shards, progress);
     }
     plan_parts(plan, shards_there(context, plan), context.options.shard_bytes,
@@ -230,8 +293,8 @@ WrittenShards write_shards(const SaveContext& context, SavePlan&& plan, StateSum
                            stream::ProgressClock& progress) {
     WrittenShards out;
     out.folder = std::make_unique<UnfinishedCheckpoint>(
-        context.files, context.folders, context.random, plan.generation,
-        checkpoint_name(plan.generation, plan.step));
+        context.engine, context.files, context.folders, context.owner, context.random,
+        plan.generation, checkpoint_name(plan.generation, plan.step));
     link_shards(context, plan, *out.folder);
     place(context, plan);
     const std::vector<ShardFile> files = files_to_write(plan, *out.folder);
@@ -241,10 +304,17 @@ WrittenShards write_shards(const SaveContext& context, SavePlan&& plan, StateSum
     }
     progress.set_total(total);
     ShardWriter writer(context.engine, context.files, context.folders.size());
-    MetadataWriter metadata(plan, *out.folder, sums ? &*sums : nullptr, writer,
+    stream::WindowSums written(sources_of(plan),
+                               sums_options(plan, sums.has_value(), context.folders.front()));
+    if (sums && plan.watch.changing == Changing::kFails) {
+        expect_unchanged(plan, *sums, written);
+        // What has the sum of the last checkpoint is linked, and not looked at again.
+        look_at_all(plan, context.folders.front());
+    }
+    MetadataWriter metadata(plan, *out.folder, sums ? &*sums : nullptr, written, writer,
                             context.engine.options().inline_bytes_max, context.random);
     writer.write(
-        files, [&] { return metadata.step(); }, progress);
+        files, written, [&] { metadata.make(); }, progress);
     metadata.finish();
     writer.finish();
     out.manifest = metadata.take_manifest();
@@ -258,7 +328,11 @@ WrittenShards write_shards(const SaveContext& context, SavePlan&& plan, StateSum
 }
 
 void commit(WrittenShards& written) {
-    written.folder->give_name();
+    try {
+        written.folder->give_name();
+    } catch (const Error& error) {
+        throw explained_rename(error);
+    }
 }
 
 }  // namespace penstock::store

@@ -18,6 +18,7 @@
 #pragma once
 
 #include "store/chunk_sums.hpp"
+#include "store/identity/ownership.hpp"
 #include "store/manifest.hpp"
 #include "store/save_plan.hpp"
 #include "store/unfinished.hpp"
@@ -45,10 +46,11 @@ struct SaveContext {
     const StoreOptions& options;
     std::function<std::uint64_t()> random;
     std::vector<double>& speeds;  ///< of each folder, bytes a second; 0: not known
+    const Ownership& owner;       ///< after its begin()
 };
 
 /// The sums of a state's chunks, or nothing if the store has no checksums. Begun by plan_save(),
-/// which needs them to see what changed; write_shards() hashes the rest.
+/// which needs them to see what changed; write_shards() has those of what is written.
 using StateSums = std::optional<ChunkSums>;
 
 /// A checkpoint that is durable, and lacks only its name.

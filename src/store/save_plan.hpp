@@ -6,6 +6,7 @@
 #include "format/safetensors.hpp"
 #include "store/manifest.hpp"
 #include "store/shards.hpp"
+#include "stream/window_sums.hpp"
 
 #include <penstock/checkpoint.hpp>
 
@@ -57,7 +58,9 @@ struct SavePlan {
                                                        ///< nullptr
     std::vector<bool> changed;                         ///< one per tensor
     std::vector<SavePart> parts;                       ///< linked ones first
+    stream::Watch watch = {};                          ///< its look has numbers of tensors
     std::string note;                                  ///< empty, or anything out of the ordinary
+    std::string store = {};                            ///< the identity of the store
 };
 
 /// For each tensor, the slice of `last` that has the same name, type and place, or nullptr.

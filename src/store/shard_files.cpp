@@ -37,7 +37,7 @@ ShardFiles::ShardFiles(FileSystem files, const Manifest& manifest, std::string f
         try {
             opened_[i] = open_now(static_cast<std::uint32_t>(i));
         } catch (const Error&) {  // reported to the caller that reads from it
-            continue;
+            lacks_some_ = true;
         }
     }
 }

@@ -20,6 +20,8 @@ public:
     /// Opens the first shards, as many as exist. The manifest outlives it.
     ShardFiles(FileSystem files, const Manifest& manifest, std::string folder);
 
+    /// One of those did not exist, or could not be opened.
+    [[nodiscard]] bool lacks_some() const { return lacks_some_; }
     [[nodiscard]] const Manifest& manifest() const { return manifest_; }
     /// The path where a shard is looked for: in the checkpoint's folder, as a file or a link.
     [[nodiscard]] std::string path(std::uint32_t shard) const;
@@ -38,6 +40,7 @@ private:
     std::string folder_;
     std::mutex mutex_;
     std::vector<File> opened_;
+    bool lacks_some_ = false;
     bool closed_ = false;
 };
 

@@ -9,6 +9,9 @@
 //   Files that fit into one small buffer are gathered there and written by the caller: no thread,
 //   no preallocation, one call. Files with memory of a GPU are not gathered.
 //
+//   Sums are made around the write of each range (stream/window_sums.hpp), those of gathered files
+//   from the buffer.
+//
 // A range is a piece of a file that shares no block with its neighbours, so that other processes
 // may write the rest of it.
 #pragma once
@@ -17,6 +20,7 @@
 #include "stream/file_syncer.hpp"
 #include "stream/progress_clock.hpp"
 #include "stream/pump.hpp"
+#include "stream/window_sums.hpp"
 
 #include <penstock/checkpoint.hpp>
 
@@ -39,11 +43,14 @@ struct ShardFile {
     std::uint32_t lane = 0;  ///< folder
     const format::FileLayout* layout = nullptr;
     std::vector<ConstMemory> payloads;  ///< by their number in the layout; also of GPUs
+    std::vector<std::size_t> sources;   ///< of the sums, one per payload
 };
 
-/// The request for one range of it. Literals point into the layout.
+/// The request for one range of it. Literals point into the layout; payloads are where `sums` has
+/// them.
 [[nodiscard]] TransferRequest range_request(const ShardFile& shard, const File& file,
-                                            format::FileRange range);
+                                            format::FileRange range,
+                                            const stream::WindowSums& sums);
 /// The ranges of a file, in its order.
 [[nodiscard]] std::vector<format::FileRange> ranges_of(const ShardFile& shard,
                                                        std::uint64_t block_bytes);
@@ -53,10 +60,10 @@ public:
     ShardWriter(Engine& engine, const FileSystem& files, std::size_t lanes)
         : engine_(engine), files_(files), lanes_(lanes) {}
 
-    /// Writes all of them. `beside` is called while the writing has nothing to do; it returns
-    /// whether it has more work. Durable after finish(). Throws Error.
-    void write(std::span<const ShardFile> shards, const std::function<bool()>& beside,
-               stream::ProgressClock& progress);
+    /// Writes all of them, and sums what it writes. `when_summed` is called while the last writes
+    /// run. Durable after finish(). Throws Error, also kChanged.
+    void write(std::span<const ShardFile> shards, stream::WindowSums& sums,
+               const std::function<void()>& when_summed, stream::ProgressClock& progress);
     /// Writes a small file.
     void write_text(const std::string& path, std::string_view text);
     /// Data and sizes of all files are durable, and they are closed. Throws Error.
@@ -73,11 +80,14 @@ private:
         const ShardFile* shard;
         File file;
         std::vector<format::FileRange> ranges;
-        std::size_t next = 0;  ///< range to be submitted
-        std::size_t left = 0;  ///< ranges that are not finished
+        std::vector<std::size_t> windows;  ///< of the sums, one per range
+        std::size_t asked = 0;             ///< range to be summed
+        std::size_t next = 0;              ///< range to be submitted
+        std::size_t left = 0;              ///< ranges that are not finished
     };
     struct Range : stream::PumpUnit {
         std::shared_ptr<Open> file;
+        std::size_t window = 0;
     };
     struct Lane {
         std::deque<const ShardFile*> waiting;
@@ -88,7 +98,7 @@ private:
     };
 
     [[nodiscard]] bool is_small(const ShardFile& shard) const;
-    void write_small(const ShardFile& shard, stream::ProgressClock& progress);
+    void write_small(const ShardFile& shard);
     void begin_file(Lane& lane, const ShardFile& shard);
     stream::PumpUnitPtr next(std::size_t number) override;
     void ended(stream::PumpUnitPtr unit, Transfer transfer) override;
@@ -101,7 +111,9 @@ private:
     std::string note_;
 
     // Set during write().
-    const std::function<bool()>* beside_ = nullptr;  ///< nullptr: it has no more work
+    stream::WindowSums* sums_ = nullptr;
+    const std::function<void()>* when_summed_ = nullptr;  ///< nullptr: it was called
+    std::deque<const ShardFile*> small_;                  ///< not written yet
     stream::ProgressClock* progress_ = nullptr;
 };
 

@@ -7,6 +7,8 @@
 #include "format/utf8.hpp"
 #include "state/state_image.hpp"
 #include "store/background/background_saver.hpp"
+#include "store/background/writer_gate.hpp"
+#include "store/identity/ownership.hpp"
 #include "store/metadata.hpp"
 #include "store/removal.hpp"
 #include "store/retention.hpp"
@@ -14,20 +16,18 @@
 #include "store/state_check.hpp"
 #include "store/store_folder.hpp"
 #include "store/store_lock.hpp"
+#include "store/stuck/stuck_removals.hpp"
 #include "stream/checksum.hpp"
 
 #include <penstock/checkpoint.hpp>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <functional>
 #include <mutex>
 #include <random>
-#include <set>
 #include <span>
 #include <utility>
 
@@ -36,31 +36,14 @@ namespace penstock {
 using store::CheckpointEntry;
 using store::Inspected;
 using store::join;
+using store::Newest;
+using store::Unreadable;
 
 namespace {
 
 constexpr int kScansMax = 100;
 
 using UseCheckpoint = std::function<void(Checkpoint)>;
-
-// The result of a search from the newest checkpoint back.
-struct Newest {
-    std::optional<Inspected> found;
-    std::vector<CheckpointInfo> passed_over;  ///< newer ones, with the reason
-    std::optional<Error> refused;  ///< the first that the system refused: all of them may be sound
-
-    [[nodiscard]] bool has_passed_over(std::uint64_t generation) const {
-        return std::any_of(passed_over.begin(), passed_over.end(),
-                           [&](const auto& info) { return info.generation == generation; });
-    }
-    void pass_over(Inspected&& one) {
-        passed_over.push_back(std::move(one.info));
-        const int number = one.error ? one.error->system_errno() : 0;
-        if (!refused && number != 0 && number != ENOENT && number != ENOTDIR) {
-            refused = one.error;
-        }
-    }
-};
 
 [[noreturn]] void refuse(const std::string& operation, const std::string& path,
                          std::string_view why) {
@@ -83,17 +66,19 @@ struct CheckpointStore::Impl {
     std::shared_ptr<Engine> engine;
     FileSystem files;
     std::vector<std::string> folders;
+    store::WriterGate gate;
     StoreOptions options;
 
-    std::mutex mutex;  // held by the thread that writes
     store::StoreLock lock;
     bool had_lock = false;
-    std::atomic<pid_t> writer = 0;  // the first process that wrote, or tried to
     std::mt19937_64 random;
     std::vector<double> speeds;
     store::LastCheckpoint last;
-    std::set<std::string> reported;  // leftovers of removals that save() has reported
-    store::Retention retention;      // after what it refers to
+    store::ReportedOnce reported;
+    store::StuckRemovals stuck;
+    store::Ownership ownership;  // after what it refers to, as retention
+    const std::shared_ptr<store::ReadBack> read_back = std::make_shared<store::ReadBack>();
+    store::Retention retention;
     std::mutex saver_mutex;
     std::unique_ptr<store::BackgroundSaver> saver;  // last: its saves need the rest
 
@@ -102,9 +87,11 @@ struct CheckpointStore::Impl {
         : engine(given(std::move(with_engine))),
           files(std::move(with_files)),
           folders(std::move(with_folders)),
+          gate(folders.empty() ? std::string() : folders.front()),
           options(with_options),
           random(base::random_bits()),
-          retention(*engine, files, folders, options) {
+          ownership(*engine, files, folders),
+          retention(*engine, files, folders, options, ownership, *read_back) {
         const std::string operation = kOpenStore;
         if (folders.empty()) {
             refuse(operation, {}, kNeeds);
@@ -136,16 +123,6 @@ struct CheckpointStore::Impl {
         }
     }
 
-    // Reports each leftover once: it will be there again at the next save.
-    void report_left(std::string& note, const std::vector<std::string>& left) {
-        for (const std::string& what : left) {
-            if (!reported.contains(what)) {
-                store::append_note(note, what);
-                reported.insert(what);
-            }
-        }
-    }
-
     // Refuses entries that are not the store's: a link, a file, a folder without a manifest.
     void check_own(const std::string& operation, const CheckpointEntry& entry,
                    std::string_view cure) const {
@@ -156,31 +133,22 @@ struct CheckpointStore::Impl {
         }
     }
 
-    // Refuses to write in the child of a process that writes: both have the lock, and would remove
-    // each other's writes. Before any mutex: a save of the parent may hold it forever here.
-    void check_fork() {
-        pid_t owner = 0;
-        if (!writer.compare_exchange_strong(owner, ::getpid()) && owner != ::getpid()) {
-            refuse("save checkpoint", folders.front(),
-                   fmt::format("this process was forked from {}, which writes to this store; "
-                               "only that one may",
-                               owner));
-        }
-    }
-
     // Makes the folders, once, and takes the lock; again if the folder was replaced.
     void begin_writing() {
+        gate.check_open();
         if (lock.held()) {
             return;
         }
         lock = store::StoreLock();
-        // A folder that vanished since then is an error: its disk may be gone for a while.
-        if (!had_lock) {
+        if (had_lock) {
+            retention.forget_all();
+        } else {  // later, a folder that vanished is an error: its disk may be gone for a while
             make_folders();
         }
         lock = store::lock_store(*engine, files, folders.front(), options.lock_wait_ms);
         had_lock = true;
         last = {};
+        ownership.forget();
     }
 
     void make_folders() const {
@@ -192,7 +160,7 @@ struct CheckpointStore::Impl {
     // The newest checkpoint that is whole, and that `use` accepts; of `step`, if given. A reader
     // holds no lock: when something vanishes while it looks, something newer has come, and it looks
     // again.
-    [[nodiscard]] Newest newest(std::optional<std::uint64_t> step = {},
+    [[nodiscard]] Newest newest(Unreadable unreadable, std::optional<std::uint64_t> step = {},
                                 const UseCheckpoint& use = {}) const {
         Newest out;
         for (int scan = 0; scan < kScansMax; ++scan) {
@@ -202,7 +170,7 @@ struct CheckpointStore::Impl {
                     if ((step && entry.step != *step) || out.has_passed_over(entry.generation)) {
                         return false;
                     }
-                    out.found = look_at(entry, use);
+                    out.found = look_at(entry, unreadable, use);
                     if (!out.found || out.found->info.problem.empty()) {
                         return true;
                     }
@@ -218,14 +186,22 @@ struct CheckpointStore::Impl {
                                 folders.front()));
     }
 
-    // Runs inspect(), and adds the problems that `use` finds. Throws errors that are not about the
-    // file: then an older checkpoint is no answer.
+    [[nodiscard]] Checkpoint opened(const std::string& path) const {
+        Checkpoint out(engine, files, path, options.cache);
+        out.report_to(read_back);
+        return out;
+    }
+
+    // Runs inspect(), and adds the problems that `use` finds. Throws what is no problem of this
+    // checkpoint; with kThrow, all errors that are not about the file: then an older one is no
+    // answer.
     [[nodiscard]] std::optional<Inspected> look_at(const CheckpointEntry& entry,
-                                                   const UseCheckpoint& use) const {
+                                                   Unreadable unreadable,
+                                                   const UseCheckpoint& use = {}) const {
         auto found = store::inspect(*engine, files, folders.front(), entry);
         if (found && found->info.problem.empty() && use) {
             try {
-                use({engine, files, found->info.path, options.cache});
+                use(opened(found->info.path));
             } catch (const Error& error) {
                 found->error = error;
                 found->info.problem = error.what();
@@ -234,7 +210,7 @@ struct CheckpointStore::Impl {
                 }
             }
         }
-        if (found && found->error && !found->error->is_about_the_file()) {
+        if (found && found->error && !found->is_passed_over(unreadable)) {
             throw Error(*found->error);
         }
         return found;
@@ -244,7 +220,7 @@ struct CheckpointStore::Impl {
     [[nodiscard]] std::optional<CheckpointInfo> newest_for(
         std::optional<std::uint64_t> step, const UseCheckpoint& use,
         std::vector<CheckpointInfo>* skipped) const {
-        Newest looked = newest(step, use);
+        Newest looked = newest(Unreadable::kThrow, step, use);
         if (skipped != nullptr) {
             *skipped = std::move(looked.passed_over);
         }
@@ -276,7 +252,7 @@ struct CheckpointStore::Impl {
 
     // Finds the checkpoint whose shards may be linked: the newest whole one. Another one may be in
     // the folder of the last save by now.
-    void find_last() {
+    void find_last(std::string& note) {
         if (!options.incremental || !options.checksums) {
             last = {};
             return;
@@ -285,7 +261,12 @@ struct CheckpointStore::Impl {
             return;
         }
         last = {};
-        if (auto found = newest().found) {
+        Newest looked = newest(Unreadable::kPassOver);
+        if (looked.refused) {
+            reported.append(note,
+                            {fmt::format("nothing is linked to it: {}", looked.refused->what())});
+        }
+        if (auto& found = looked.found; found && !read_back->is_damaged(found->info.generation)) {
             last = {std::move(found->manifest), found->info.path, found->manifest_hash};
         }
     }
@@ -302,13 +283,32 @@ struct CheckpointStore::Impl {
         return scan.generation_max + 1;
     }
 
-    std::vector<std::string> retain() {
-        store::Outdated outdated = retention.outdated();
+    // For a removal that is no part of a save.
+    [[nodiscard]] store::Remover remover() {
+        ownership.begin(store::scan_folder(files, folders.front()).generation_max);
+        return {*engine, files, folders, ownership};
+    }
+
+    [[nodiscard]] store::Outdated retain(const Progress& progress) {
+        store::Outdated outdated = retention.outdated([&](const std::string& path) {
+            return store::read_all(engine, files, path, progress);
+        });
         forget(outdated.names);
-        store::Remover remover(files, folders);
+        store::Remover remover(*engine, files, folders, ownership, &stuck);
         remover.remove(outdated.names);
         outdated.left.insert(outdated.left.end(), remover.left().begin(), remover.left().end());
-        return std::move(outdated.left);
+        return outdated;
+    }
+
+    // A save whose checkpoint is there, and is not what was saved, has failed.
+    void check_read_back(CheckpointInfo& info, std::span<const store::DamagedCheckpoint> damaged) {
+        for (const store::DamagedCheckpoint& one : damaged) {
+            if (one.path == info.path) {
+                last = {};  // nothing is linked to it
+                store::raise_damaged(one);
+            }
+            store::append_note(info.note, store::text_of(one));
+        }
     }
 
     void forget(std::span<const std::string> names) {
@@ -322,11 +322,10 @@ struct CheckpointStore::Impl {
 
     // Finishes the saves in flight: they are earlier, and come first.
     void finish_saves(const std::string& next) {
-        check_fork();
+        gate.check();
         if (store::BackgroundSaver* const own = saver_made(false)) {
             own->raise_failure(next);
-            while (!own->queue()->wait_idle(base::kWaitSlice)) {
-            }
+            own->queue()->finish();
         }
     }
 
@@ -339,25 +338,25 @@ struct CheckpointStore::Impl {
         return saver.get();
     }
 
-    PendingSave save_async(const State& given, const SaveOptions& save_options,
-                           const AsyncOptions& async) {
-        check_fork();
+    PendingSave save_async(const State& given, SaveOptions own, const AsyncOptions& async) {
+        gate.check();
         static_cast<void>(store::check_state(given));  // reports now what could not be loaded again
-        static_cast<void>(store::metadata_of(save_options, given));
+        static_cast<void>(store::metadata_of(own, given));
         store::BackgroundSaver& own_saver = *saver_made(true);
-        const std::string name = fmt::format("step {}", save_options.step);
+        const std::string name = fmt::format("step {}", own.step);
         own_saver.raise_failure(name);
         struct Job {
             State state;
             store::StagedCopy copy;
         };
         auto job = std::make_shared<Job>(Job{given, {}});
-        store::StagedSave staged = stage(own_saver, job->state, async, save_options.streams);
+        store::StagedSave staged = store::stage_state(own_saver, job->state, async, own.streams);
         const auto pending = std::make_shared<PendingSave::Impl>();
         pending->note = own_saver.reason_of_wait(staged);
         job->copy = std::move(staged.copy);
+        own.look = store::look_later(job->state, own.changing, std::move(own.look));
         auto work = [this, job = std::move(job), pending, after = staged.after,
-                     own = save_options](store::PendingSave& save_now) {
+                     own = std::move(own)](store::PendingSave& save_now) {
             after.wait();
             SaveOptions now = own;
             now.streams = {};
@@ -375,42 +374,22 @@ struct CheckpointStore::Impl {
         return out;
     }
 
-    [[nodiscard]] static store::StagedSave stage(store::BackgroundSaver& saver, State& state,
-                                                 const AsyncOptions& async,
-                                                 const std::vector<StreamHandle>& streams) {
-        store::CopyChoice choice{.copy = async.copy, .unchanging = {}, .streams = streams};
-        for (const ConstMemory& memory : async.unchanging) {
-            choice.unchanging.emplace_back(memory.data, memory.data + memory.bytes);
-        }
-        std::vector<ConstMemory> spans;
-        std::vector<store::SourceMemory> sources;
-        for (const StateTensor& tensor : state.tensors) {
-            spans.push_back(tensor.data);
-            sources.push_back({.bytes = tensor.data, .copied = false});
-        }
-        store::StagedSave staged = saver.stage(spans, sources, choice, [](const auto& step) {
-            while (!step(base::kWaitSlice)) {
-            }
-        });
-        for (std::size_t i = 0; i < spans.size(); ++i) {
-            state.tensors[i].data = spans[i];
-        }
-        return staged;
-    }
-
     CheckpointInfo save(const State& state, const SaveOptions& save_options) {
-        const std::lock_guard guard(mutex);
+        const store::WriterGate::Hold hold(gate);
         begin_writing();
         penstock::state::wait_for_streams(state.tensors, save_options.streams);
         const std::uint64_t generation = next_generation();
         std::string note;
-        store::Remover remover(files, folders);
+        ownership.begin(generation);
+        reported.append(note, ownership.notes());
+        stuck.next_save();
+        store::Remover remover(*engine, files, folders, ownership, &stuck);
         store::note_failure(note, "what an earlier save left could not be removed",
                             [&] { remover.collect(); });
-        report_left(note, remover.left());
-        find_last();
+        reported.append(note, remover.left());
+        find_last(note);
         const store::SaveContext context{
-            *engine, files, folders, options, [this] { return random(); }, speeds};
+            *engine, files, folders, options, [this] { return random(); }, speeds, ownership};
         stream::ProgressClock progress(save_options.progress, "save checkpoint");
         store::StateSums sums;
         store::SavePlan plan =
@@ -424,10 +403,13 @@ struct CheckpointStore::Impl {
         store::LastCheckpoint saved{std::move(written.manifest), info.path, written.manifest_hash};
         store::commit(written);
         last = std::move(saved);
+        store::Outdated outdated;
         store::note_failure(info.note, "older checkpoints could not be removed", [&] {
-            retention.remember(std::string(base::last_name(info.path)), last.manifest, last.hash);
-            report_left(info.note, retain());
+            retention.saved(std::string(base::last_name(info.path)), last.manifest, last.hash);
+            outdated = retain(store::still_wanted(save_options.progress, info.written_bytes));
+            reported.append(info.note, outdated.left);
         });
+        check_read_back(info, outdated.damaged);
         return info;
     }
 };
@@ -463,6 +445,35 @@ PendingSave CheckpointStore::save_async(const State& state, const SaveOptions& o
     return there(impl_).save_async(state, options, async);
 }
 
+bool CheckpointStore::wait(std::chrono::nanoseconds timeout) {
+    there(impl_).gate.check_not_inside();
+    store::BackgroundSaver* const saver = impl_->saver_made(false);
+    if (saver == nullptr) {
+        return true;
+    }
+    const bool idle = saver->queue()->wait_idle(timeout);
+    saver->raise_failure({});
+    return idle;
+}
+
+void CheckpointStore::close() {
+    store::WriterGate& gate = there(impl_).gate;
+    if (gate.is_closed() || gate.is_of_parent()) {
+        return;
+    }
+    gate.check();
+    store::BackgroundSaver* const saver = impl_->saver_made(false);
+    if (saver != nullptr) {
+        saver->queue()->finish();
+    }
+    const store::WriterGate::Hold hold(gate);
+    gate.close();
+    impl_->lock = store::StoreLock();
+    if (saver != nullptr) {
+        saver->raise_failure({});
+    }
+}
+
 std::optional<CheckpointInfo> CheckpointStore::latest(std::vector<CheckpointInfo>* skipped) const {
     return there(impl_).newest_for({}, {}, skipped);
 }
@@ -476,33 +487,36 @@ std::optional<CheckpointInfo> CheckpointStore::open_newest(
 std::vector<CheckpointInfo> CheckpointStore::list() const {
     std::vector<CheckpointInfo> infos;
     const std::string& folder = there(impl_).folders.front();
+    const auto own = store::known_identity(*impl_->engine, impl_->files, folder);
     for (const auto& entry : store::scan_folder(impl_->files, folder).checkpoints) {
         if (auto found = store::inspect(*impl_->engine, impl_->files, folder, entry)) {
+            if (own && found->info.note.empty() && !store::is_own(*own, found->manifest.store)) {
+                found->info.note =
+                    "another store saved it; the store neither counts nor removes it";
+            }
             infos.push_back(std::move(found->info));
         }
     }
     return infos;
 }
 
-std::vector<CheckpointInfo> CheckpointStore::best(const Metric& metric, std::size_t count) const {
+std::vector<CheckpointInfo> CheckpointStore::best(const Metric& metric, std::size_t count,
+                                                  std::vector<CheckpointInfo>* skipped) const {
     std::vector<CheckpointInfo> infos;
     Newest looked;  // for what is passed over
     for (const auto& entry :
          store::scan_folder(there(impl_).files, impl_->folders.front()).checkpoints) {
-        auto found = impl_->look_at(entry, {});
+        auto found = impl_->look_at(entry, Unreadable::kPassOver);
         if (found && found->info.problem.empty()) {
             infos.push_back(std::move(found->info));
         } else if (found) {
+            if (skipped != nullptr && found->is_refused()) {
+                skipped->push_back(found->info);
+            }
             looked.pass_over(std::move(*found));
         }
     }
-    std::vector<CheckpointInfo> out;
-    for (const std::size_t i : store::ranked(infos, metric)) {
-        if (out.size() == count) {
-            break;
-        }
-        out.push_back(std::move(infos[i]));
-    }
+    std::vector<CheckpointInfo> out = store::best_of(infos, metric, count);
     if (out.empty() && looked.refused) {
         throw Error(*looked.refused);
     }
@@ -517,8 +531,7 @@ std::vector<CheckpointInfo> CheckpointStore::best(const Metric& metric, std::siz
 
 Checkpoint CheckpointStore::open(std::uint64_t generation) const {
     const CheckpointEntry entry = there(impl_).entry_of("open checkpoint", generation);
-    return {impl_->engine, impl_->files, join(impl_->folders.front(), entry.name),
-            impl_->options.cache};
+    return impl_->opened(join(impl_->folders.front(), entry.name));
 }
 
 void CheckpointStore::pin(std::uint64_t generation, bool pinned) {
@@ -546,8 +559,8 @@ void CheckpointStore::pin(std::uint64_t generation, bool pinned) {
 }
 
 void CheckpointStore::remove(std::uint64_t generation) {
-    there(impl_).check_fork();
-    const std::lock_guard guard(impl_->mutex);
+    there(impl_).gate.check();
+    const store::WriterGate::Hold hold(impl_->gate);
     impl_->begin_writing();
     const CheckpointEntry entry = impl_->entry_of("remove checkpoint", generation);
     impl_->check_own("remove checkpoint", entry, "delete it yourself");
@@ -555,21 +568,25 @@ void CheckpointStore::remove(std::uint64_t generation) {
     if (store::is_there(impl_->files, join(path, store::kPinnedName))) {
         refuse("remove checkpoint", path, "it is pinned; unpin it first");
     }
-    const auto newest = impl_->newest().found;
+    const auto newest = impl_->newest(Unreadable::kPassOver).found;
     if (newest && newest->info.generation == generation) {
         refuse("remove checkpoint", path,
                "it is the newest whole one, which is what a training goes on from; save another "
                "first, or delete the folder yourself");
     }
     impl_->forget({&entry.name, 1});
-    store::Remover(impl_->files, impl_->folders).remove({&entry.name, 1});
+    store::Remover remover = impl_->remover();
+    remover.remove({&entry.name, 1});
+    if (!remover.left().empty() && store::is_there(impl_->files, path)) {
+        refuse("remove checkpoint", path, remover.left().front());
+    }
 }
 
 std::uint64_t CheckpointStore::collect() {
-    there(impl_).check_fork();
-    const std::lock_guard guard(impl_->mutex);
+    there(impl_).gate.check();
+    const store::WriterGate::Hold hold(impl_->gate);
     impl_->begin_writing();
-    return store::Remover(impl_->files, impl_->folders).collect();
+    return impl_->remover().collect();
 }
 
 const std::vector<std::string>& CheckpointStore::folders() const {

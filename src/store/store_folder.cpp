@@ -40,6 +40,15 @@ bool is_gone(const Error& error) {
     return error.system_errno() == ENOENT || error.system_errno() == ENOTDIR;
 }
 
+// False where that cannot be found out: what cannot be looked at may be there.
+bool has_gone(const FileSystem& files, const std::string& path) {
+    try {
+        return !is_there(files, path);
+    } catch (const Error&) {
+        return false;
+    }
+}
+
 std::string note_on(const FileSystem& files, const std::string& folder, const std::string& name) {
     try {
         const std::string why = why_not_own(files.open_folder(folder), name);
@@ -268,12 +277,50 @@ std::optional<Inspected> inspect(Engine& engine, const FileSystem& files, const 
     found.info.generation = entry.generation;
     found.info.step = entry.step;
     found.info.path = path;
-    if (!found.info.problem.empty() && !is_there(files, path)) {
+    if (!found.info.problem.empty() && has_gone(files, path)) {
         return std::nullopt;
     }
-    found.info.pinned = is_there(files, join(path, kPinnedName));
     found.info.note = note_on(files, folder, entry.name);
+    try {
+        found.info.pinned = is_there(files, join(path, kPinnedName));
+    } catch (const Error& error) {
+        if (found.info.problem.empty()) {
+            found.info.note = fmt::format("whether it is pinned is not known: {}", error.what());
+        }
+    }
     return found;
+}
+
+bool may_concern_it_alone(const Error& error) {
+    switch (error.system_errno()) {
+        case EMFILE:
+        case ENFILE:
+        case ENOMEM:
+        case ENOBUFS:
+        case EAGAIN:
+        case EINTR:
+            return false;
+        default:
+            return error.reason() == ErrorCode::kSystem ||
+                   error.reason() == ErrorCode::kUnsupported || error.is_about_the_file();
+    }
+}
+
+Error explained_rename(const Error& error) {
+    const int number = error.system_errno();
+    if (error.operation() != "rename" ||
+        (number != ENOSYS && number != EOPNOTSUPP && number != EXDEV)) {
+        return error;
+    }
+    return {error.reason(),
+            number,
+            error.operation(),
+            error.path(),
+            error.offset(),
+            fmt::format("{}. A checkpoint gets its name with a rename, so that readers see all of "
+                        "it or none, and this file system does not rename it. Keep the store on a "
+                        "local disk, and copy its checkpoints: each folder is whole",
+                        error.what())};
 }
 
 bool is_there(const FileSystem& files, const std::string& path) {

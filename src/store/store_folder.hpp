@@ -13,6 +13,8 @@
 
 #include <penstock/checkpoint.hpp>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -78,17 +80,56 @@ struct FolderScan {
 [[nodiscard]] std::string missing_shard(const FileSystem& files, const Manifest& manifest,
                                         const std::string& checkpoint);
 
+/// False for what this process or machine lacks at the moment (open files, memory), and for a call
+/// that was stopped: another checkpoint would meet the same. Any other error may be one of this
+/// checkpoint alone, and costs no other one.
+[[nodiscard]] bool may_concern_it_alone(const Error& error);
+
+/// A checkpoint that may be whole, and that the system does not give now.
+enum class Unreadable : std::uint8_t { kThrow, kPassOver };
+
 struct Inspected {
     CheckpointInfo info;
     Manifest manifest;                ///< empty if it could not be read
     std::uint64_t manifest_hash = 0;  ///< stream::content_hash() of its text
     std::optional<Error> error;       ///< the cause of a problem, if there is one
+
+    /// Whether another checkpoint is looked at in spite of the error.
+    [[nodiscard]] bool is_passed_over(Unreadable unreadable) const {
+        return error->is_about_the_file() ||
+               (unreadable == Unreadable::kPassOver && may_concern_it_alone(*error));
+    }
+    /// Whether the system refused to give it: it may be whole.
+    [[nodiscard]] bool is_refused() const {
+        const int number = error ? error->system_errno() : 0;
+        return number != 0 && number != ENOENT && number != ENOTDIR;
+    }
 };
 /// Never throws for a checkpoint that cannot be used: info.problem says why. Nothing when the
 /// folder is gone (the process that writes the store removed it meanwhile).
 [[nodiscard]] std::optional<Inspected> inspect(Engine& engine, const FileSystem& files,
                                                const std::string& folder,
                                                const CheckpointEntry& entry);
+/// The result of a search from the newest checkpoint back.
+struct Newest {
+    std::optional<Inspected> found;
+    std::vector<CheckpointInfo> passed_over;  ///< newer ones, with the reason
+    std::optional<Error> refused;  ///< the first that the system refused: all of them may be sound
+
+    [[nodiscard]] bool has_passed_over(std::uint64_t generation) const {
+        return std::any_of(passed_over.begin(), passed_over.end(),
+                           [&](const auto& info) { return info.generation == generation; });
+    }
+    void pass_over(Inspected&& one) {
+        passed_over.push_back(std::move(one.info));
+        if (!refused && one.is_refused()) {
+            refused = one.error;
+        }
+    }
+};
+/// The same error; of a rename that a file system lacks (object stores behind FUSE) with what to
+/// do.
+[[nodiscard]] Error explained_rename(const Error& error);
 [[nodiscard]] bool is_there(const FileSystem& files, const std::string& path);
 /// Makes a folder and its missing parents, each durable before the next one. Several processes may
 /// make the same ones concurrently.

@@ -2,7 +2,7 @@
 #include "store/stored_source.hpp"
 
 #include "base/path.hpp"
-#include "format/shard_index.hpp"
+#include "state/model_folder.hpp"
 #include "store/store_folder.hpp"
 
 #include <fmt/format.h>
@@ -119,11 +119,12 @@ std::unique_ptr<state::Source> open_source(const std::shared_ptr<Engine>& engine
         if (is_there(files, base::join(path, kManifestName))) {
             return std::make_unique<StoredSource>(engine, files, path, cache);
         }
-        if (!is_there(files, base::join(path, format::kShardIndexName))) {
+        if (!state::model_file(files, {&path, 1})) {
             wrong_path(
                 path,
                 "there are no checkpoints in this folder, and it is not one itself (it has no "
-                "manifest.json); name a store's folder, one of its checkpoints, or a file");
+                "manifest.json) and no model; name a store's folder, one of its checkpoints, a "
+                "file, or a folder with one model.safetensors or its index");
         }
     }
     return state::open_source(engine, files, path);

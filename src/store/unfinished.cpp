@@ -21,18 +21,23 @@ std::string hidden_name(std::uint64_t generation, std::uint64_t random) {
 
 }  // namespace
 
-UnfinishedCheckpoint::UnfinishedCheckpoint(const FileSystem& files,
+UnfinishedCheckpoint::UnfinishedCheckpoint(Engine& engine, const FileSystem& files,
                                            const std::vector<std::string>& folders,
+                                           const Ownership& owner,
                                            const std::function<std::uint64_t()>& random,
                                            std::uint64_t generation, std::string name)
-    : files_(files),
+    : engine_(engine),
+      files_(files),
       folders_(folders),
+      owner_(owner),
       random_(random),
       name_(std::move(name)),
       named_path_(join(folders.front(), name_)),
       path_(join(folders.front(), hidden_name(generation, random()))),
-      shard_folders_(folders.size()) {
-    shard_folders_.front() = path_;
+      named_(folders.size()),
+      written_(folders.size()) {
+    named_.front() = path_;
+    written_.front() = path_;
     try {
         files_.make_folder(path_);
     } catch (...) {
@@ -47,22 +52,43 @@ UnfinishedCheckpoint::~UnfinishedCheckpoint() {
     }
 }
 
-const std::string& UnfinishedCheckpoint::shard_folder(std::uint32_t folder) {
-    std::string& path = shard_folders_[folder];
-    if (path.empty()) {
-        path = join(folders_[folder], parts_name(name_, folders_.front(), random_()));
-        files_.make_folder(path);
+void UnfinishedCheckpoint::make_shard_folder(std::uint32_t folder) {
+    if (!written_[folder].empty()) {
+        return;
     }
-    return path;
+    const std::string name = parts_name(name_, owner_.identity(), random_());
+    named_[folder] = join(folders_[folder], name);
+    written_[folder] = join(folders_[folder], unfinished_parts_name(name));
+    files_.make_folder(written_[folder]);
 }
 
 std::string UnfinishedCheckpoint::shard_path(std::uint32_t folder, const std::string& file) {
-    return join(shard_folder(folder), file);
+    make_shard_folder(folder);
+    return join(written_[folder], file);
 }
 
 void UnfinishedCheckpoint::point_to(std::uint32_t folder, const std::string& file) {
     if (folder != 0) {
-        files_.symbolic_link(shard_path(folder, file), join(path_, file));
+        make_shard_folder(folder);
+        files_.symbolic_link(join(named_[folder], file), join(path_, file));
+    }
+}
+
+// A final name is a promise that a manifest here names those shards, at every moment and after a
+// power cut: the manifest is durable first.
+void UnfinishedCheckpoint::name_shard_folders(const Folder& store) {
+    bool is_durable = false;
+    for (std::size_t i = 1; i < written_.size(); ++i) {
+        if (written_[i].empty()) {
+            continue;
+        }
+        if (!is_durable) {
+            store.sync();
+            is_durable = true;
+        }
+        files_.sync_folder(written_[i]);
+        files_.rename(written_[i], named_[i]);
+        files_.sync_folder(folders_[i]);
     }
 }
 
@@ -70,13 +96,8 @@ void UnfinishedCheckpoint::give_name() {
     // Opened before the rename: a folder that cannot be opened (no descriptor is free) must not
     // fail a save whose checkpoint has its name already.
     const Folder store = files_.open_folder(folders_.front());
-    for (std::size_t i = 1; i < shard_folders_.size(); ++i) {
-        if (!shard_folders_[i].empty()) {
-            files_.sync_folder(shard_folders_[i]);
-            files_.sync_folder(folders_[i]);
-        }
-    }
     files_.sync_folder(path_);
+    name_shard_folders(store);
     files_.rename(path_, named_path_);
     has_name_ = true;
     store.sync();
@@ -92,7 +113,8 @@ void UnfinishedCheckpoint::take_away() noexcept {
             path = join(folders_.front(), removed_name(name_));
             files_.rename(named_path_, path);
         }
-        Remover(files_, folders_).take_away(std::string(base::last_name(path)), shard_folders_);
+        Remover(engine_, files_, folders_, owner_)
+            .take_away(std::string(base::last_name(path)), named_);
     } catch (const std::exception&) {
         return;
     }

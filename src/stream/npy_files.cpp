@@ -170,7 +170,7 @@ private:
 
     // The next ones are likely the same bytes.
     bool is_expected(std::span<const std::byte> header) {
-        const auto now = format::npy::read_header(header);
+        const auto now = format::npy::read_header(header, true);
         if (!now || now->header_bytes != expected_.header_bytes || now->dtype != expected_.dtype ||
             now->shape != expected_.shape) {
             return false;
@@ -212,7 +212,7 @@ NpyHeader read_npy_header(Engine& engine, const std::string& path) {
         got = read_start(engine, path, {start.data(), start.size()});
     }
     format::npy::Header header =
-        of_file(format::npy::read_header(std::span(start).first(got)), path);
+        of_file(format::npy::read_header(std::span(start).first(got), true), path);
     return {std::move(header.dtype), std::move(header.shape), header.header_bytes,
             header.data_bytes};
 }

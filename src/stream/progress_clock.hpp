@@ -22,6 +22,11 @@ public:
         : tell_(std::move(tell)), operation_(std::move(operation)), path_(std::move(path)) {}
 
     void set_total(std::uint64_t bytes) { total_bytes_ = bytes; }
+    /// The end of a call that knew no total before: it is what was done. Throws as tick().
+    void end() {
+        set_total(done_bytes_.load(std::memory_order_relaxed));
+        tick(true);
+    }
     /// Any thread.
     void add(std::uint64_t bytes) { done_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
     /// Runs on the caller's thread. Throws kCancelled.

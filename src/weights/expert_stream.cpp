@@ -89,10 +89,11 @@ void weights::StreamingExperts::use(std::uint64_t memory_bytes) {
         stats.slots = std::min(stats.slots, memory_bytes / layout.slot_bytes);
     }
     const auto slots = static_cast<std::size_t>(stats.slots);
-    if (slots < cache.slots()) {
-        memory->drop(slots * layout.slot_bytes, (cache.slots() - slots) * layout.slot_bytes);
+    const std::size_t before = cache.slots();
+    cache.resize(slots);  // asserts that nobody holds the slots that go
+    if (slots < before) {
+        memory->drop(slots * layout.slot_bytes, (before - slots) * layout.slot_bytes);
     }
-    cache.resize(slots);
 }
 
 // Asks what memory is left. A budget that the caller has just set comes first.

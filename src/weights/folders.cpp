@@ -4,6 +4,7 @@
 #include "base/units.hpp"
 #include "format/fault.hpp"
 #include "format/shard_index.hpp"
+#include "state/model_folder.hpp"
 #include "state/tensor_file.hpp"
 
 #include <penstock/weight_folders.hpp>
@@ -28,7 +29,6 @@ namespace {
 using format::ShardIndex;
 
 constexpr std::string_view kOperation = "open";
-constexpr std::string_view kSuffix = ".safetensors";
 
 [[noreturn]] void refuse(const std::string& message, const std::string& path) {
     base::raise(base::error(ErrorCode::kInvalidArgument, kOperation, message, path));
@@ -50,29 +50,11 @@ std::optional<FileStatus> status_of(const FileSystem& files, const std::string& 
     }
 }
 
-// The name of the index of the model, or of its only file.
 std::string main_name(const FileSystem& files, const std::vector<std::string>& folders) {
-    std::set<std::string> indexes;
-    std::set<std::string> tensors;
-    for (const std::string& folder : folders) {
-        for (const std::string& name : files.list(folder)) {
-            if (name.ends_with(format::kIndexSuffix)) {
-                indexes.insert(name);
-            } else if (name.ends_with(kSuffix)) {
-                tensors.insert(name);
-            }
-        }
+    if (auto name = state::model_file(files, folders)) {
+        return std::move(*name);
     }
-    if (indexes.contains(std::string(format::kShardIndexName))) {
-        return std::string(format::kShardIndexName);
-    }
-    for (const std::set<std::string>* names : {&indexes, &tensors}) {
-        if (names->size() == 1) {
-            return *names->begin();
-        }
-    }
-    refuse("there is no .safetensors file, or there are several and no index; give the path of one",
-           folders[0]);
+    refuse(state::kNoModelFile, folders[0]);
 }
 
 bool is_same(const TensorEntry& a, const TensorEntry& b) {
@@ -128,6 +110,12 @@ public:
                               first->files[0], path);
             }
             TensorTable table = inspect(engine_, path, files_);
+            if (table.files.size() > 1) {
+                refuse(fmt::format("an update of it did not come to its end, and its new tensors "
+                                   "are in '{}'; finish it with penstock.update(path, {{}})",
+                                   format::escaped(table.files[1])),
+                       path);
+            }
             if (first) {
                 check_same(*first, table);
             } else {

@@ -12,6 +12,7 @@
 #include "weights/residency.hpp"
 #include "weights/slot_layout.hpp"
 #include "weights/sources.hpp"
+#include "weights/unit_order.hpp"
 #include "weights/unit_tensors.hpp"
 
 #include <penstock/gpu_weight_stream.hpp>
@@ -90,10 +91,8 @@ GpuWeightPlan gpu_plan_of(const Weights& all, std::span<const WeightUnit> units,
 
 class weights::GpuStreaming {
 public:
-    struct Slot {
-        std::size_t unit = kNone;
+    struct Slot : SlotUse {
         CopiedRead transfer;  // valid while it is read
-        std::uint32_t held = 0;
         std::unique_ptr<device::GpuLane> lane;
     };
     // Tensors in memory of their own, and where each is in it.
@@ -113,15 +112,17 @@ public:
           tiers(tiers_of(all, units, options.device_memory_bytes, options.host_memory_bytes,
                          options.slots)),
           plan(gpu_plan_of(all, units, tiers)),
+          order(units.size()),
           sources(*engine, files, table, options.copies) {
         for (std::size_t i = 0; i < all.tensors.size(); ++i) {
             sources.check_ends(all.tensors[i], all.names[i]);
         }
-        for (std::size_t i = 0; i < units.size(); ++i) {
-            next.push_back((i + 1) % units.size());
+        std::vector<bool> moves;
+        for (const GpuWeightPlan::Unit& unit : plan.units) {
+            moves.push_back(unit.copied_bytes + unit.read_bytes != 0);
         }
+        order.set_reads(std::move(moves));
         stats.stall.resize(units.size());
-        seen.resize(units.size());
         held_units.resize(units.size());
         views.assign(units.size(), std::vector<std::optional<GpuWeightView>>(plan.slots + 1));
         allocate();
@@ -149,6 +150,8 @@ public:
     [[nodiscard]] std::byte* memory_of_slot(const Slot& slot) const;
     bool start(Slot& slot, std::size_t unit, Priority priority);
     static void stop(Slot& slot) noexcept;
+    void reuse(Slot& slot);
+    [[nodiscard]] std::vector<SlotUse> uses() const;
     void begin(std::size_t unit);
     bool wait(Slot& slot, std::chrono::nanoseconds timeout);
     const GpuWeightView* acquire(std::size_t unit, std::chrono::nanoseconds timeout,
@@ -165,6 +168,7 @@ public:
     std::int32_t device;
     Tiers tiers;
     GpuWeightPlan plan;
+    UnitOrder order;
     Sources sources;
     pid_t process = ::getpid();
     bool closed = false;
@@ -176,10 +180,7 @@ public:
     std::unique_ptr<device::PinnedBytes> host;
     std::vector<Slot> slots;
     std::vector<std::vector<std::optional<GpuWeightView>>> views;  // of a unit in a slot or none
-    std::vector<std::size_t> next;                                 // of a unit: what came after it
     std::vector<std::uint32_t> held_units;
-    std::vector<bool> seen;  // in this pass
-    std::size_t last = kNone;
     std::size_t waiting = kNone;  // a unit that is begun, and whose caller has not got it yet
     GpuWeightStreamStats stats;
     std::vector<WeightFolderStats> before;  // of reading what stays
@@ -255,18 +256,12 @@ void weights::GpuStreaming::check_usable(std::size_t unit) const {
     }
 }
 
-// Learns the order of the units.
 void weights::GpuStreaming::follow(std::size_t unit) {
-    if (last == kNone || seen[unit]) {
+    if (order.begins_pass(unit)) {
         sources.check_unchanged();
-        seen.assign(units.size(), false);
         ++stats.passes;
     }
-    seen[unit] = true;
-    if (last != kNone) {
-        next[last] = unit;
-    }
-    last = unit;
+    order.follow(unit);
     ++stats.acquired;
 }
 
@@ -276,16 +271,11 @@ weights::GpuStreaming::Slot* weights::GpuStreaming::slot_of(std::size_t unit) {
     return slot == slots.end() ? nullptr : &*slot;
 }
 
-// For a unit that was not begun ahead: an empty slot, else one that nobody holds.
+// For a unit that was not begun ahead.
 weights::GpuStreaming::Slot& weights::GpuStreaming::free_slot(std::size_t unit) {
-    if (Slot* const empty = slot_of(kNone)) {
-        return *empty;
-    }
-    for (Slot& slot : slots) {
-        if (slot.held == 0) {
-            stop(slot);
-            return slot;
-        }
+    if (const auto chosen = order.slot_on_demand(uses())) {
+        reuse(slots[*chosen]);
+        return slots[*chosen];
     }
     refuse(ErrorCode::kInvalidArgument,
            fmt::format("unit '{}' is needed while all {} slots are held; release a unit first, or "
@@ -344,6 +334,7 @@ bool weights::GpuStreaming::start(Slot& slot, std::size_t unit, Priority priorit
         stats.bytes_read += bytes;
     }
     slot.unit = unit;
+    slot.is_used = false;
     for (std::size_t i = 0; i < chosen.size(); ++i) {
         if (tiers.in_host[chosen[i]]) {
             const std::uint64_t length = all.tensors[chosen[i]].bytes;
@@ -364,6 +355,22 @@ void weights::GpuStreaming::stop(Slot& slot) noexcept {
     slot.transfer.stop();
     slot.transfer = {};
     slot.unit = kNone;
+}
+
+void weights::GpuStreaming::reuse(Slot& slot) {
+    if (slot.is_waiting()) {
+        order.gave_up();
+    }
+    stop(slot);
+}
+
+// Slots have a lane each, which cannot be copied.
+std::vector<weights::SlotUse> weights::GpuStreaming::uses() const {
+    std::vector<SlotUse> out;
+    for (const Slot& slot : slots) {
+        out.push_back(slot);
+    }
+    return out;
 }
 
 bool weights::GpuStreaming::wait(Slot& slot, std::chrono::nanoseconds timeout) {
@@ -416,6 +423,7 @@ void weights::GpuStreaming::begin(std::size_t unit) {
         ++stats.ready;
     }
     ++slot->held;
+    slot->is_used = true;
     waiting = unit;
     read_ahead();
 }
@@ -488,32 +496,10 @@ void weights::GpuStreaming::read_ahead() noexcept {
     }
 }
 
-// The units that come next, in the order of the last pass, into the slots that are free.
 void weights::GpuStreaming::read_ahead_next() {
-    const auto free = static_cast<std::size_t>(
-        std::count_if(slots.begin(), slots.end(), [](const Slot& one) { return one.held == 0; }));
-    std::vector<std::size_t> wanted;
-    std::size_t unit = last == kNone ? 0 : next[last];
-    for (std::size_t step = 0; step < units.size() && wanted.size() < free; ++step) {
-        const Slot* const there = slot_of(unit);
-        if (plan.units[unit].copied_bytes + plan.units[unit].read_bytes != 0 &&
-            (there == nullptr || there->held == 0) &&
-            std::find(wanted.begin(), wanted.end(), unit) == wanted.end()) {
-            wanted.push_back(unit);
-        }
-        unit = next[unit];
-    }
-    for (const std::size_t one : wanted) {
-        if (slot_of(one) != nullptr) {
-            continue;
-        }
-        const auto slot = std::find_if(slots.begin(), slots.end(), [&](const Slot& any) {
-            return any.held == 0 &&
-                   std::find(wanted.begin(), wanted.end(), any.unit) == wanted.end();
-        });
-        PENSTOCK_ASSERT(slot != slots.end());
-        stop(*slot);
-        if (!start(*slot, one, Priority::kNormal)) {
+    for (const auto& [slot, unit] : order.starts(uses())) {
+        reuse(slots[slot]);
+        if (!start(slots[slot], unit, Priority::kNormal)) {
             return;
         }
     }

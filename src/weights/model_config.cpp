@@ -26,6 +26,7 @@ class ExpertsPerToken final : public format::JsonHandler {
 public:
     std::uint64_t count = 0;
 
+    [[nodiscard]] bool takes_python() const override { return true; }
     std::string key(std::string& name) override {
         constexpr std::array<std::string_view, 4> kNames{
             "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk"};

@@ -18,14 +18,20 @@ StoredTensor stored_tensor(std::vector<TensorStretch> stretches, std::uint64_t b
     return out;
 }
 
+namespace {
+
+bool is_before_in_files(const StoredTensor& a, const StoredTensor& b) {
+    return std::pair(a.file(), a.offset()) < std::pair(b.file(), b.offset());
+}
+
+}  // namespace
+
 std::vector<std::uint64_t> place_in_slot(std::span<const StoredTensor> tensors,
                                          std::span<const std::size_t> chosen) {
     std::vector<std::size_t> order(chosen.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-        const StoredTensor& x = tensors[chosen[a]];
-        const StoredTensor& y = tensors[chosen[b]];
-        return std::pair(x.file(), x.offset()) < std::pair(y.file(), y.offset());
+        return is_before_in_files(tensors[chosen[a]], tensors[chosen[b]]);
     });
     std::vector<std::uint64_t> places(chosen.size());
     std::uint64_t end = 0;
@@ -38,6 +44,37 @@ std::vector<std::uint64_t> place_in_slot(std::span<const StoredTensor> tensors,
         end = places[i] + tensor.bytes;
     }
     return places;
+}
+
+ImageLayout lay_out_image(std::span<const StoredTensor> tensors,
+                          std::span<const std::uint64_t> file_bytes) {
+    ImageLayout out;
+    std::vector<std::uint64_t> begins;  // of each file: where its first byte would be
+    for (const std::uint64_t bytes : file_bytes) {
+        begins.push_back(out.bytes);
+        out.bytes = base::align_up(out.bytes + bytes, base::kPageBytes);
+    }
+    std::vector<std::size_t> order(tensors.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return is_before_in_files(tensors[a], tensors[b]);
+    });
+    out.places.resize(tensors.size());
+    std::uint64_t taken = 0;  // up to here, of the part that is like the files
+    for (const std::size_t i : order) {
+        const StoredTensor& tensor = tensors[i];
+        const bool is_like_file = tensor.keeps_place() && tensor.stretches.size() == 1;
+        const std::uint64_t in_file = is_like_file ? begins[tensor.file()] + tensor.offset() : 0;
+        if (is_like_file && in_file >= taken) {
+            out.places[i] = in_file;
+            taken = in_file + tensor.bytes;
+        } else {
+            out.places[i] =
+                out.bytes + (is_like_file ? in_file % base::kPageBytes : tensor.residue);
+            out.bytes = base::align_up(out.places[i] + tensor.bytes, base::kPageBytes);
+        }
+    }
+    return out;
 }
 
 }  // namespace penstock::weights

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The place in a slot of each tensor that is read. Products of one row depend on addresses modulo
-// 64, so a tensor has the address modulo 64 that it has in the model in memory: that of its place
-// in the mapped file, or 0 where a loader moves it. Where its place in the file allows, it is at
-// the same address modulo a page, so that the device writes it there directly.
+// The place in a slot of each tensor that is read, and in an image of the files of each that stays.
+// Products of one row depend on addresses modulo 64, so a tensor has the address modulo 64 that it
+// has in the model in memory: that of its place in the mapped file, or 0 where a loader moves it.
+// Where its place in the file allows, it is at the same address modulo a page, so that the device
+// writes it there directly.
 #pragma once
 
 #include <penstock/tensor_table.hpp>
@@ -39,5 +40,16 @@ struct StoredTensor {
 /// the sum of memory_of() long.
 [[nodiscard]] std::vector<std::uint64_t> place_in_slot(std::span<const StoredTensor> tensors,
                                                        std::span<const std::size_t> chosen);
+
+struct ImageLayout {
+    std::vector<std::uint64_t> places;  ///< of each tensor, from the beginning of the image
+    std::uint64_t bytes = 0;            ///< of the image, which is aligned to a page
+};
+
+/// Places like those in the files, so that what adjoins stays together. Tensors may share bytes of
+/// a file (tied ones of a .pt). Each has memory of its own, for one may be given back while the
+/// other stays.
+[[nodiscard]] ImageLayout lay_out_image(std::span<const StoredTensor> tensors,
+                                        std::span<const std::uint64_t> file_bytes);
 
 }  // namespace penstock::weights

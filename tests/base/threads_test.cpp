@@ -4,10 +4,12 @@
 #include "base/histogram.hpp"
 #include "base/intrusive.hpp"
 #include "base/random.hpp"
+#include "support/seccomp.hpp"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <limits>
@@ -146,6 +148,16 @@ TEST(Random, ASeedReplaysAndEndsWithItsScope) {
     EXPECT_NE(random_bits(), first);
     const SeededRandom again(1);
     EXPECT_EQ(random_bits(), first);
+}
+
+TEST(Random, OfTheDeviceWhereTheCallIsRefused) {
+    EXPECT_EQ(test::in_child([]() -> std::string {
+                  if (!test::refuse_system_call(SYS_getrandom, EPERM)) {
+                      return "no seccomp";
+                  }
+                  return random_bits() != random_bits() ? "" : "twice the same";
+              }),
+              "");
 }
 
 }  // namespace

@@ -365,7 +365,7 @@ TEST_F(BenchSeveralTest, BlocksThatTheEngineDoesNotCutAndDepthOne) {
     }
 }
 
-TEST_F(BenchSeveralTest, BesideFioTheFilesAreJobsOfOneRun) {
+TEST_F(BenchSeveralTest, BesideFioTheFilesAreJobsOfOneRunTimed) {
     if (!have_fio()) {
         GTEST_SKIP() << "fio is not installed";
     }

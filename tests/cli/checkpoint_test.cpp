@@ -107,6 +107,82 @@ TEST_F(CheckpointCliTest, ShowTellsTheTensors) {
     EXPECT_EQ(old["checkpoint"]["step"], 10);
 }
 
+TEST_F(CheckpointCliTest, AFolderWithOneModelIsThatModel) {
+    const std::string model = folder_ / "model";
+    std::filesystem::create_directory(model);
+    const Outcome none = run_cli({"checkpoint", "show", model});
+    EXPECT_EQ(none.status, 2);
+    EXPECT_THAT(none.err, AllOf(HasSubstr("no checkpoints"), HasSubstr("one model.safetensors")));
+    const std::string file = model + "/model.safetensors";
+    ASSERT_EQ(run_cli({"checkpoint", "convert", store_path(), file}).status, 0);
+    std::ofstream(model + "/config.json") << "{}";
+    for (const char* const command : {"show", "verify", "ls"}) {
+        const Outcome outcome = run_cli({"checkpoint", command, model});
+        EXPECT_EQ(outcome.status, 0) << outcome.err;
+        EXPECT_THAT(outcome.out, HasSubstr("model.safetensors"));
+    }
+    EXPECT_EQ(run_cli({"checkpoint", "diff", model, store_path()}).status, 0);
+    ASSERT_EQ(run_cli({"checkpoint", "convert", model, model + "/other.safetensors"}).status, 0);
+    EXPECT_EQ(run_cli({"checkpoint", "show", model}).status, 0);  // the usual name comes first
+    std::filesystem::remove(file);
+    EXPECT_EQ(run_cli({"checkpoint", "show", model}).status, 0);  // the only one, by any name
+}
+
+TEST_F(CheckpointCliTest, DiffTakesTwoCheckpointsOfAStoreByNumber) {
+    const std::vector<std::string> diff{"checkpoint", "diff", store_path(), "--json", "-"};
+    const auto with = [&diff](std::initializer_list<std::string> more) {
+        std::vector<std::string> words = diff;
+        words.insert(words.end(), more);
+        return run_cli(words);
+    };
+    const Outcome two = with({"--generation", "1", "--generation", "2"});
+    EXPECT_EQ(two.status, 1) << two.err;
+    EXPECT_EQ(json_of(two)["a"], store_path() + "/00000001-step-10");
+    EXPECT_EQ(json_of(two)["b"], last_);
+    EXPECT_EQ(json_of(two)["different"][0]["name"], "a.weight");
+    EXPECT_EQ(with({"--generation", "1"}).status, 1);  // with the newest
+    EXPECT_EQ(with({"--generation", "2"}).status, 0);
+    const Outcome none = with({});
+    EXPECT_EQ(none.status, 2);
+    EXPECT_THAT(none.err, HasSubstr("Give another path, or --generation"));
+    EXPECT_THAT(with({"--generation", "7"}).err, HasSubstr("no checkpoint of generation 7"));
+    const std::string model = folder_ / "model.pt";
+    ASSERT_EQ(run_cli({"checkpoint", "convert", store_path(), model}).status, 0);
+    EXPECT_EQ(run_cli({"checkpoint", "diff", store_path(), model, "--generation", "1"}).status, 1);
+    EXPECT_EQ(run_cli({"checkpoint", "diff", store_path(), model, "--generation", "2"}).status, 0);
+}
+
+TEST_F(CheckpointCliTest, ConvertTakesAPartOfAFile) {
+    const std::string part = folder_ / "part.safetensors";
+    const auto names = [&part] {
+        std::vector<std::string> out;
+        const auto shown = json_of(run_cli({"checkpoint", "show", part, "--json", "-"}));
+        for (const auto& tensor : shown.at("tensors")) {
+            out.push_back(tensor["name"]);
+        }
+        return out;
+    };
+    const std::vector<std::string> convert{"checkpoint", "convert", store_path(), part, "--force"};
+    const auto with = [&convert](std::initializer_list<std::string> more) {
+        std::vector<std::string> words = convert;
+        words.insert(words.end(), more);
+        return run_cli(words);
+    };
+    ASSERT_EQ(with({"--names", "a"}).status, 0);  // what is below a name, without it
+    EXPECT_THAT(names(), ElementsAre("weight", "bias"));
+    EXPECT_EQ(run_cli({"checkpoint", "verify", part}).status, 0);
+    ASSERT_EQ(with({"--names", "a.bias"}).status, 0);
+    EXPECT_THAT(names(), ElementsAre("a.bias"));
+    ASSERT_EQ(with({"--names", "*.w*", "--names", "a.bias"}).status, 0);
+    EXPECT_THAT(names(), testing::UnorderedElementsAre("a.weight", "a.bias"));
+    const Outcome whole = run_cli({"checkpoint", "diff", store_path(), part});
+    EXPECT_EQ(whole.status, 0) << whole.out;
+    ASSERT_EQ(with({"--names", "*.w*", "--memory", "1"}).status, 0);  // from mapped files
+    const Outcome lacks = with({"--names", "a.bia"});
+    EXPECT_EQ(lacks.status, 2);
+    EXPECT_THAT(lacks.err, AllOf(HasSubstr("--names"), HasSubstr("did you mean 'a.bias'?")));
+}
+
 TEST_F(CheckpointCliTest, VerifyNamesWhatIsDamagedAndFails) {
     const Outcome sound = run_cli({"checkpoint", "verify", store_path(), "--all"});
     EXPECT_EQ(sound.status, 0) << sound.out << sound.err;

@@ -183,7 +183,7 @@ TEST_F(PlanCliTest, ASmallFileAndAPathThatComesTwiceAreErrors) {
     EXPECT_EQ(names_in(folder()), std::vector<std::string>{"small"});
 }
 
-TEST_F(PlanCliTest, CtrlCRemovesTheScratchFiles) {
+TEST_F(PlanCliTest, CtrlCRemovesTheScratchFilesTimed) {
     Program program({"plan", "measure", folder(), "--seconds", "30", "--size", "64MiB"});
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     program.signal(SIGINT);

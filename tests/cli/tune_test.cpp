@@ -50,7 +50,7 @@ private:
     support::TempFolder folder_;
 };
 
-TEST_F(TuneTest, ItTellsWhatWasTriedAndGivesFilesThatLoad) {
+TEST_F(TuneTest, ItTellsWhatWasTriedAndGivesFilesThatLoadTimed) {
     const std::string options = folder() + "/tuned.json";
     const std::string json = folder() + "/all.json";
     // A pair that the file has stays in it.

@@ -83,7 +83,7 @@ TEST_F(WeightsCliTest, TheTextHasUnitsAndSeconds) {
     }
 }
 
-TEST_F(WeightsCliTest, TheJsonHasItAll) {
+TEST_F(WeightsCliTest, TheJsonHasItAllTimed) {
     const Outcome found =
         plan({"--memory", "3MB", "--rate", "measured", "--compute", "2", "--json", "-"});
     EXPECT_EQ(found.status, 0) << found.err;
@@ -104,7 +104,7 @@ TEST_F(WeightsCliTest, TheJsonHasItAll) {
     EXPECT_THAT(found.err, HasSubstr("(measured)"));
 }
 
-TEST_F(WeightsCliTest, ComputingIsMeasured) {
+TEST_F(WeightsCliTest, ComputingIsMeasuredTimed) {
     const Outcome found = plan({"--memory", "3MB", "--compute", "measured", "--json", "-"});
     EXPECT_EQ(found.status, 0) << found.err;
     const auto json = nlohmann::json::parse(found.out);

@@ -2,6 +2,8 @@
 """penstock.lightning with Trainer: the files that are there, and what a resume takes, as with Lightning's
 own plugin."""
 
+import errno
+import os
 import pathlib
 import subprocess
 import sys
@@ -110,6 +112,23 @@ def test_files_that_somebody_removed_do_not_end_training(plugins, name):
     assert not folder.exists()
 
 
+def test_a_checkpoint_that_cannot_be_removed_stops_no_training(plugins, monkeypatch):
+    removed, kept = os.remove, []
+
+    def remove(path, *args, **kwargs):
+        if "epoch=0" in str(path):
+            kept.append(path)
+            raise PermissionError(errno.EPERM, "immutable", path)
+        return removed(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "remove", remove)
+    made = trainer(3, plugins["penstock"], [ModelCheckpoint("c")])
+    with pytest.warns(RuntimeWarning, match="epoch=0.*could not be removed.*immutable"):
+        made.fit(Model(), DATA)
+    assert len(kept) == 1
+    assert sorted(path.name[:7] for path in pathlib.Path("c").iterdir()) == ["epoch=0", "epoch=2"]
+
+
 def test_a_checkpoint_of_lightning_with_objects_is_resumed_if_it_is_trusted(plugins):
     first = trainer(1, plugins["stock"])
     first.fit(Model(where=pathlib.Path("/data")), DATA)
@@ -154,6 +173,16 @@ def test_the_error_of_a_save_in_the_background_is_of_the_next_call(plugins, tmp_
         plugin.teardown()
     plugin.save_checkpoint({"w": torch.ones(3)}, "next.ckpt")
     assert plugin.load_checkpoint("next.ckpt")["w"].sum() == 3
+
+
+def test_fit_raises_what_its_last_save_failed_with(plugins, tmp_path):
+    class Last(Callback):
+        def on_train_end(self, trainer, *_):
+            trainer.save_checkpoint("taken.ckpt")
+
+    (tmp_path / "taken.ckpt").mkdir()
+    with pytest.raises(ValueError, match=r"taken.ckpt': it is a folder"):
+        trainer(1, plugins["background"], [Last()]).fit(Model(), DATA)
 
 
 def test_a_link_to_a_folder_is_removed_and_the_folder_stays(plugins, tmp_path):

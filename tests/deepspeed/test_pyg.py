@@ -359,6 +359,29 @@ def test_the_interface_of_the_feature_store(hetero):
     assert torch.equal(named.get_tensor("paper", "age", torch.tensor([1])), x[[1], 0])
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta", "cuda"])
+def test_a_default_device_changes_nothing(hetero, device):
+    _, features, graphs = stores_of(hetero)
+    x, index = hetero["paper"].x, hetero[WRITES].edge_index
+    sampler = pyg.NeighborSampler(hetero, [5, 5], seed=1)
+    seeds = NodeSamplerInput(None, torch.arange(20), input_type="paper")
+    wanted = sampler.sample_from_nodes(seeds)
+    with torch.device(device):
+        for one in (None, slice(5, 50, 3), [3, 3, 1], 7):
+            given = x if one is None else x[one] if not isinstance(one, int) else x[one][None]
+            assert torch.equal(features.get_tensor("paper", "x", one), given)
+        again = pyg.GraphStore()
+        assert again.put_edge_index(
+            graphs.get_edge_index(edge_type=WRITES, layout="csc", size=(120, 300)),
+            edge_type=WRITES,
+            layout="csc",
+            size=(120, 300),
+        )
+        got = sampler.sample_from_nodes(seeds)
+    assert all(torch.equal(got.node[name], wanted.node[name]) for name in wanted.node)
+    assert index.shape[1] == again.get_edge_index(edge_type=WRITES, layout="csc", size=(120, 300))[0].numel()
+
+
 def test_the_interface_of_the_graph_store(hetero):
     index = hetero[WRITES].edge_index
     by_layout = {}
@@ -453,3 +476,24 @@ def test_a_child_of_fork_samples(homogeneous):
     if child == 0:
         os._exit(0 if torch.equal(sampler.sample_from_nodes(inputs).node, expected) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_attributes_of_edges_are_refused_and_gathered_by_what_is_advised(hetero):
+    values = torch.arange(1500.0).view(-1, 1)
+    tables, features, graphs = stores_of(hetero)
+    tables.tables["cites"] = values
+    for attrs in ({("paper", "x"): "paper", (CITES, "edge_attr"): "cites"}, {(None, "edge_weight"): "cites"}):
+        with pytest.raises(ValueError, match=r"edge_.*attributes of edges.*transform="):
+            pyg.FeatureStore(tables, attrs=attrs)
+    with pytest.raises(ValueError, match=r"put_tensor: .*attributes of edges"):
+        features.put_tensor(values, group_name=CITES, attr_name="edge_attr", index=None)
+
+    def with_edges(batch):
+        batch[CITES].edge_attr = values[batch[CITES].e_id]
+        return batch
+
+    sampler = pyg.NeighborSampler((features, graphs), [4, 3])
+    for batch in NodeLoader(
+        (features, graphs), sampler, ("paper", torch.arange(300)), batch_size=100, transform=with_edges
+    ):
+        assert torch.equal(batch[CITES].edge_attr.view(-1).long(), batch[CITES].e_id)

@@ -91,6 +91,22 @@ def test_logits_and_tokens_are_those_of_the_model_in_memory(name, dtype, tmp_pat
     assert [streamed.stream_stats().bytes_read > 0 for streamed in streams] == [True, True, False]
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_first_pass_reads_each_part_of_a_layer_once(name, tmp_path):
+    cls, model = saved(name, torch.float32, tmp_path)
+    inputs = {"input_ids": torch.arange(5).reshape(1, 5)}
+    if name == "t5":
+        inputs["decoder_input_ids"] = inputs["input_ids"][:, :2]
+    if name == "llava":  # text alone: the parts of the image are listed first, and not used
+        inputs["pixel_values"] = None
+    streamed = penstock.stream(cls, tmp_path, memory=least_memory(cls, tmp_path))
+    with torch.no_grad():
+        assert torch.equal(streamed(**inputs).logits, model(**inputs).logits)
+    stats = streamed.stream_stats()
+    extra = 6 if name == "llava" else 2
+    assert stats.bytes_read <= stats.plan["read_bytes"] + extra * stats.plan["slot_bytes"]
+
+
 def test_beams_and_an_assistant_give_the_tokens_of_the_model_in_memory(tmp_path):
     cls, model = saved("llama", torch.float32, tmp_path / "large")
     small = {**DECODER, "num_hidden_layers": 1}
@@ -171,3 +187,44 @@ def test_torch_compile_runs_the_model_without_compiling_it(tiny, share):
     with torch.no_grad():
         for _ in range(2):
             assert torch.equal(compiled(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_instance_that_keeps_no_part_in_float32_is_refused_by_name(tmp_path, dtype):
+    """T5 in float16 keeps some weights in float32, whatever type the files have."""
+    config = transformers.T5Config(d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, vocab_size=1000)
+    transformers.T5ForConditionalGeneration(config).to(dtype).save_pretrained(tmp_path)
+    with torch.device("meta"):
+        model = transformers.T5ForConditionalGeneration(config).to(dtype)
+    expected = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path, dtype="auto").eval()
+    if dtype == torch.float16:
+        with pytest.raises(ValueError, match=r"\.wo\.weight is torch.float16 .* gives torch.float32"):
+            penstock.stream(model, tmp_path, memory="1GiB")
+        model = None
+    ids = {"input_ids": torch.tensor([[1, 2]]), "decoder_input_ids": torch.tensor([[3]])}
+    with torch.no_grad():
+        assert torch.equal(penstock.stream(model, tmp_path, memory="1GiB")(**ids).logits, expected(**ids).logits)
+
+
+@pytest.mark.parametrize("memory", ["400KiB", "600KiB", "1GiB"])
+def test_weights_that_the_config_ties_and_the_files_have_twice(tmp_path, memory):
+    """from_pretrained() does not tie them if their values differ."""
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**DECODER)).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tie_word_embeddings": True}))
+    expected = transformers.LlamaForCausalLM.from_pretrained(tmp_path, dtype="auto").eval()
+    assert not torch.equal(expected.lm_head.weight, expected.model.embed_tokens.weight)
+    model = penstock.stream(None, tmp_path, memory=memory)
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        for _ in range(2):
+            assert torch.equal(model(ids).logits, expected(ids).logits)
+        assert torch.equal(model.model.embed_tokens.weight[3:5], expected.model.embed_tokens.weight[3:5])
+        try:
+            assert torch.equal(model.lm_head.weight[3:5], expected.lm_head.weight[3:5])
+        except RuntimeError as refused:  # it is not in memory
+            assert memory != "1GiB" and "lm_head.weight was used by" in str(refused)
+        model.unstream()
+        for name, parameter in model.named_parameters():
+            assert torch.equal(parameter, expected.get_parameter(name)), name
+        assert torch.equal(model(ids).logits, expected(ids).logits)

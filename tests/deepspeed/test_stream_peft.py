@@ -96,6 +96,23 @@ def test_an_adapter_is_saved_without_the_model(tuned):
         assert torch.equal(adapted(IDS).logits, model(IDS).logits)
 
 
+@pytest.mark.parametrize("whole", [["lm_head"], ["embed_tokens", "norm", "mlp"]])
+def test_an_adapter_that_has_modules_of_its_own(tmp_path, monkeypatch, whole):
+    monkeypatch.setitem(ADAPTERS, "whole", lambda: peft.LoraConfig(**LORA, modules_to_save=whole))
+    model = saved("whole", tmp_path)
+    for memory in budgets(tmp_path, model):
+        streamed = penstock.stream(None, tmp_path / "model", memory=memory)
+        adapted = peft.PeftModel.from_pretrained(streamed, tmp_path / "adapter").eval()
+        assert adapted.to("cpu") is adapted
+        with torch.no_grad():
+            for _ in range(2):
+                assert torch.equal(adapted(IDS).logits, model(IDS).logits)
+            with adapted.disable_adapter(), model.disable_adapter():
+                assert torch.equal(adapted(IDS).logits, model(IDS).logits)
+            streamed.unstream()
+            assert torch.equal(adapted(IDS).logits, model(IDS).logits)
+
+
 def test_an_adapter_that_is_computed_from_weights_needs_them_in_memory(tmp_path):
     model = saved("dora", tmp_path)
     _, some, everything = budgets(tmp_path, model)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A store that keeps rows in memory gives the same rows as one that does not, whatever the policy,
 // the memory, the threads and the hints.
+#include "features/memory_tier.hpp"
+
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"
@@ -13,8 +15,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -97,6 +101,70 @@ TEST_P(MemoryTierTest, GathersTheSameRowsInAnyMemory) {
         EXPECT_EQ(stats.bytes_read, stats.rows_read * kRow);
         store.drop_hints();
     }
+}
+
+TEST_P(MemoryTierTest, RowsOfASmallFileStay) {
+    const std::uint64_t is_small = FeatureStoreOptions::kRamIfSmall;
+    const FeatureStore store = open(is_small);
+    Ids all(kRows);
+    std::iota(all.begin(), all.end(), 0U);
+    gather(store, all);
+    gather(store, all);
+    EXPECT_EQ(store.stats().rows_read, kRows);
+    EXPECT_EQ(store.stats().rows_hit, kRows);
+    EXPECT_THAT(store.describe(), HasSubstr("rows stay in memory of this process"));
+    EXPECT_THAT(open(0).describe(), HasSubstr("no row stays"));
+    EXPECT_THAT(open(1 << 20).describe(), HasSubstr("up to 1 MiB"));
+    EXPECT_EQ(error_of([&] {
+                  static_cast<void>(open(is_small, {{"a", {1}}}));
+              }).reason(),
+              ErrorCode::kInvalidArgument);
+}
+
+// Also those that nobody asks for: each gather reads some of them in order.
+TEST_P(MemoryTierTest, AllRowsOfASmallFileComeInTime) {
+    const FeatureStore store = open(FeatureStoreOptions::kRamIfSmall);
+    std::mt19937_64 random(1);
+    for (int i = 0; i < 60; ++i) {
+        Ids ids(60);
+        std::generate(ids.begin(), ids.end(), [&] { return random() % kRows; });
+        gather(store, ids);
+    }
+    const std::uint64_t read = store.stats().rows_read;
+    EXPECT_LT(read, kRows / 4);
+    Ids all(kRows);
+    std::iota(all.begin(), all.end(), 0U);
+    gather(store, all);
+    EXPECT_LE(store.stats().rows_read - read, 30U);
+    EXPECT_GT(store.stats().preloaded, kRows / 2);
+    // Not where rows were asked to stay: those that are read, and no others.
+    const FeatureStore asked = open(8 << 20);
+    gather(asked, {1, 2, 3});
+    EXPECT_EQ(asked.stats().preloaded, 0U);
+}
+
+// A sixteenth of what is left.
+TEST(MemoryChoice, OfAStoreThatWasOpenedWithTheDefaults) {
+    Directory directory;
+    directory.tables.resize(2);
+    directory.tables[0].rows = 1000;
+    directory.tables[0].row_bytes = 100;
+    directory.tables[1].rows = 10;
+    directory.tables[1].row_bytes = 4;
+    const FeatureStoreOptions small{.ram_bytes = FeatureStoreOptions::kRamIfSmall};
+    const std::uint64_t all = choose_memory(small, directory, false, UINT64_MAX).bytes;
+    EXPECT_GT(all, 1000U * 100 + 10 * 4);
+    EXPECT_LT(all, 3U * 1000 * 100);
+    EXPECT_EQ(choose_memory(small, directory, false, all * 16).bytes, all);
+    EXPECT_EQ(choose_memory(small, directory, false, all * 16 - 1).bytes, 0U);
+    EXPECT_THAT(choose_memory(small, directory, false, all).text, HasSubstr("ram='auto'"));
+    EXPECT_EQ(choose_memory(small, directory, true, UINT64_MAX).bytes, 0U);
+    FeatureStoreOptions gpu = small;
+    gpu.device_bytes = 1 << 20;
+    EXPECT_EQ(choose_memory(gpu, directory, false, UINT64_MAX).bytes, 0U);
+    directory.tables[0].rows = UINT64_MAX / 2;  // more than can be counted
+    EXPECT_EQ(choose_memory(small, directory, false, UINT64_MAX).bytes, 0U);
+    EXPECT_EQ(choose_memory({.ram_bytes = 5000}, directory, true, 0).bytes, 5000U);
 }
 
 TEST_P(MemoryTierTest, ErrorsNameTheCall) {
@@ -266,6 +334,51 @@ TEST_P(MemoryTierTest, TwoGathersIntoOneMemoryKeepNothing) {
     gather(store, low);
     gather(store, high);
 }
+
+#if !defined(__SANITIZE_THREAD__)  // the memory is written to while it is copied: so it is meant
+
+// The second one begins while the first one copies the rows that it keeps.
+TEST_P(MemoryTierTest, AGatherIntoMemoryThatIsBeingCopiedLeavesNoWrongRows) {
+    constexpr std::uint64_t kRowBytes = 4096;
+    constexpr std::uint64_t kCount = 500;
+    Directory directory;
+    directory.tables.resize(1);
+    directory.tables[0].rows = 2 * kCount;
+    directory.tables[0].row_bytes = kRowBytes;
+    Ids first(kCount);
+    Ids second(kCount);
+    std::iota(first.begin(), first.end(), 0U);
+    std::iota(second.begin(), second.end(), kCount);
+    Bytes out(kCount * kRowBytes);
+    const auto reading = std::make_shared<char>();
+    for (int round = 0; round < 50; ++round) {
+        const auto tier = std::make_shared<MemoryTier>(directory, 16 << 20, GetParam());
+        std::fill(out.begin(), out.end(), std::byte{1});
+        TierGather one(tier, {0, first, out}, reading);
+        std::atomic<bool> begins{false};
+        std::thread keeps([&] {
+            begins = true;
+            one.finish(true);
+        });
+        while (!begins) {
+        }
+        const TierGather other(tier, {0, second, out}, reading);
+        std::fill(out.rbegin(), out.rend(), std::byte{2});  // as its reads do
+        keeps.join();
+        RowCache& cache = *tier->of(0).cache;
+        for (const std::uint64_t id : first) {
+            const auto slot = cache.find(id);
+            if (slot && cache.arrival(*slot) == Arrival::kThere) {
+                const std::byte* const row = tier->of(0).row(*slot);
+                ASSERT_TRUE(std::all_of(row, row + kRowBytes,
+                                        [](std::byte byte) { return byte == std::byte{1}; }))
+                    << id << " in round " << round;
+            }
+        }
+    }
+}
+
+#endif
 
 TEST_P(MemoryTierTest, IdsMayLieInTheMemoryThatTheRowsGoTo) {
     const FeatureStore store = open(8'000'000);

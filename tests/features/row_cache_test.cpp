@@ -427,6 +427,7 @@ TEST(RowCache, DropsHintsThatDoNotComeTrue) {
         gather(cache, from_to(5000, 5020));
     }
     EXPECT_EQ(cache.stats().hints_dropped, 31U - cache.stats().hints_used);
+    EXPECT_EQ(cache.hint_bytes(), 0U);
     EXPECT_NE(hint_rows(cache, {1}), kNoHint);
     EXPECT_EQ(gather(cache, from_to(5000, 5020)), 20U);
     // Those before a hint that came true go too, in time.

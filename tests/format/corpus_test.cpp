@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The adversarial corpus of the fuzzers (fuzz/corpus), also where no fuzzer is built: `ok_*` is
-// read, anything else is refused. What else may be said of a file, its fuzzer says.
+// read, `unread_*` is read with place-holders in it, anything else is refused. What else may be
+// said of a file, its fuzzer says.
 #include "format/npy.hpp"
-#include "format/pickle.hpp"
+#include "format/pickle/pickle.hpp"
 #include "format/safetensors.hpp"
 #include "format/shard_index.hpp"
 #include "format/support.hpp"
 #include "format/torch_file.hpp"
+#include "format/unread.hpp"
 
 #include <filesystem>
 #include <fstream>
@@ -25,6 +27,13 @@ std::string wrong(const base::Result<T>& result) {
     return result ? std::string() : result.error().describe();
 }
 
+constexpr const char* kUnread = "not read: ";
+
+std::string wrong(const ValueTree& tree) {
+    const std::string why = why_not_whole(tree);
+    return why.empty() ? why : kUnread + why;
+}
+
 void check(const std::string& name, const Reader& reader, std::size_t least) {
     std::size_t count = 0;
     for (const auto& entry :
@@ -34,6 +43,7 @@ void check(const std::string& name, const Reader& reader, std::size_t least) {
         const std::string file = entry.path().filename().string();
         const std::string why = reader(bytes_of(text));
         EXPECT_EQ(file.starts_with("ok_"), why.empty()) << file << ": " << why;
+        EXPECT_EQ(file.starts_with("unread_"), why.starts_with(kUnread)) << file << ": " << why;
         ++count;
     }
     EXPECT_GE(count, least);
@@ -50,19 +60,24 @@ TEST(FormatCorpus, Safetensors) {
 TEST(FormatCorpus, TorchFile) {
     const auto reader = [](std::span<const std::byte> bytes) {
         MemorySource source(bytes);
-        return wrong(torch_file::read(source, true));
+        const auto file = torch_file::read(source, true);
+        return file ? wrong(file->tree) : wrong(file);
     };
     check("torch_file", reader, 12);
 }
 
 TEST(FormatCorpus, Pickle) {
-    check(
-        "pickle", [](std::span<const std::byte> bytes) { return wrong(read_pickle(bytes)); }, 20);
+    const auto reader = [](std::span<const std::byte> bytes) {
+        const auto read = read_pickle(bytes);
+        return read ? wrong(read->tree) : wrong(read);
+    };
+    check("pickle", reader, 20);
 }
 
 TEST(FormatCorpus, Npy) {
     check(
-        "npy", [](std::span<const std::byte> bytes) { return wrong(npy::read_header(bytes)); }, 20);
+        "npy",
+        [](std::span<const std::byte> bytes) { return wrong(npy::read_header(bytes, true)); }, 20);
 }
 
 }  // namespace

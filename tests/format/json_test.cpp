@@ -32,8 +32,10 @@ std::string shown_scalar(const JsonScalar& value) {
 class Recorder final : public JsonHandler {
 public:
     Events events;
+    bool python = false;
     std::string refused;  // the event that the handler does not want
 
+    [[nodiscard]] bool takes_python() const override { return python; }
     std::string key(std::string& name) override { return add("key " + std::move(name)); }
     std::string scalar(const JsonScalar& value) override { return add(shown_scalar(value)); }
     std::string open(bool array) override { return add(array ? "[" : "{"); }
@@ -51,6 +53,21 @@ struct Outcome {
     Events events;
     bool operator==(const Outcome&) const = default;
 };
+
+TEST(Json, NumbersThatOnlyPythonHasAreNullWhereTheyAreTaken) {
+    for (const bool python : {true, false}) {
+        for (const char* text : {"NaN", "[1,Infinity]", R"({"a":-Infinity})"}) {
+            Recorder recorder;
+            recorder.python = python;
+            EXPECT_EQ(read_json(text, recorder, "read").has_value(), python) << text;
+        }
+    }
+    for (const char* text : {"-NaN", "Inf", "Infinityy", "[-Infinit]", "{NaN:1}"}) {
+        Recorder recorder;
+        recorder.python = true;
+        EXPECT_FALSE(read_json(text, recorder, "read")) << text;
+    }
+}
 
 Outcome ours(std::string_view text) {
     Recorder recorder;

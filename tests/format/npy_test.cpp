@@ -72,6 +72,7 @@ TEST(Npy, WhatIsNotReadIsRefusedWithTheReason) {
     };
     constexpr auto kUnsupported = ErrorCode::kUnsupported;
     EXPECT_THAT(refusal(with("'>f4'"), kUnsupported), HasSubstr("big-endian"));
+    EXPECT_THAT(refusal(with("'>f3'"), kUnsupported), HasSubstr("neither plain"));
     EXPECT_THAT(refusal(with("'|O'"), kUnsupported), HasSubstr("Python objects"));
     EXPECT_THAT(refusal(with("[('a', '<f4')]"), kUnsupported), HasSubstr("structured"));
     EXPECT_THAT(refusal(with("'<M8[D]'"), kUnsupported), HasSubstr("neither plain"));

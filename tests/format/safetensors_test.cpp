@@ -117,6 +117,31 @@ TEST(Safetensors, MetadataKnownLaterTakesTheReserveAndMovesNothing) {
     EXPECT_THAT(why(layout->set_metadata({{"sum", std::string(600, '7')}})), HasSubstr("reserve"));
 }
 
+// Others copy the metadata of a file when they write it again, and round its header up to 8 bytes.
+TEST(Safetensors, AHeaderThatALayoutWroteIsKnown) {
+    for (std::size_t bytes = 1; bytes < 80; ++bytes) {
+        const Metadata metadata = {{"sum", std::string(bytes, '7')}, {"b", "\n\xc3\xa9"}};
+        const auto layout = Layout::make(
+            {{"a", ElementType::kF32, {5}}, {"empty", ElementType::kU8, {0}}}, metadata);
+        ASSERT_TRUE(layout) << why(layout);
+        const Bytes file = assemble(layout->file(), {Bytes(20), Bytes()});
+        const auto header = read(file);
+        ASSERT_TRUE(header) << why(header);
+        EXPECT_TRUE(header->is_of_layout);
+        const std::string_view text = text_of(file);
+        std::string json(text.substr(8, text.rfind('}') - 7));
+        for (const auto& [wanted, other] :
+             {std::pair{true, json + std::string(8, ' ')},
+              std::pair{false, json + std::string(7, ' ')}, std::pair{false, json},
+              std::pair{false, " " + json + std::string(8, ' ')},
+              std::pair{false, json + "\n" + std::string(8, ' ')}}) {
+            const auto again = parse_header(test::bytes_of(other), 8 + other.size() + 20);
+            ASSERT_TRUE(again) << why(again);
+            EXPECT_EQ(again->is_of_layout, wanted);
+        }
+    }
+}
+
 TEST(Safetensors, WhatCannotBeWrittenIsNamed) {
     const auto error = [](std::vector<Tensor> tensors) {
         return why(Layout::make(std::move(tensors)));
@@ -221,14 +246,17 @@ TEST(Safetensors, EveryCutAndEveryFlippedByteIsAnErrorOrAFileThatTiles) {
 }
 
 TEST(ShardIndex, IsReadAsItWasWritten) {
-    const ShardIndex index{
-        12345, {{"a\"b", shard_name("model", "", 1, 2)}, {"c", shard_name("model", "", 2, 2)}}};
+    const ShardIndex index{.total_bytes = 12345,
+                           .mark = "0123456789abcdef",
+                           .weight_map = {{"a\"b", shard_name("model", "", 1, 2)},
+                                          {"c", shard_name("model", "", 2, 2)}}};
     EXPECT_EQ(index.weight_map[1].second, "model-00002-of-00002.safetensors");
     const auto text = render_shard_index(index);
     ASSERT_TRUE(text) << why(text);
     const auto back = parse_shard_index(*text);
     ASSERT_TRUE(back) << why(back);
     EXPECT_EQ(back->total_bytes, index.total_bytes);
+    EXPECT_EQ(back->mark, index.mark);
     EXPECT_EQ(back->weight_map, index.weight_map);
     const auto empty = parse_shard_index(*render_shard_index({}));
     ASSERT_TRUE(empty) << why(empty);
@@ -254,10 +282,16 @@ TEST(ShardIndex, TakesOthersAndRefusesWhatLeadsElsewhere) {
           Case{R"({"weight_map":["a"]})", "not an object"},
           Case{R"({"weight_map":{"a":{}}})", "not an object"},
           Case{R"({"weight_map":7})", "not an object"}, Case{R"({"metadata":{}})", "no weight_map"},
-          Case{"[]", "list"}, Case{"7", "not an object"}}) {
-        EXPECT_THAT(why(parse_shard_index(c.json)), HasSubstr(c.says)) << c.json;
+          Case{"[]", "does not begin as"}, Case{"7", "does not begin as"},
+          Case{"PK\3\4", "does not begin as"}}) {
+        const auto refused = parse_shard_index(c.json);
+        EXPECT_THAT(why(refused), HasSubstr(c.says)) << c.json;
+        // Nothing is wrong with the bytes of most: they are no index, or one that is not read.
+        EXPECT_EQ(refused.error().code == ErrorCode::kUnsupported, c.says != "comes twice");
     }
-    EXPECT_THAT(why(render_shard_index({1, {{"a", "../b"}}})), HasSubstr("same folder"));
+    EXPECT_THAT(
+        why(render_shard_index({.total_bytes = 1, .mark = {}, .weight_map = {{"a", "../b"}}})),
+        HasSubstr("same folder"));
 }
 
 TEST(FileLayout, RangesTileTheFileAtBlocksAndSlicesTileARange) {

@@ -91,7 +91,7 @@ def retention(scene):
     store.mkdir()
     scene.plant("00000000-step-0", folder=store)
     scene.plant("00000000-step-1", "diary", folder=store)
-    with store_of(scene, keep=1) as opened:
+    with store_of(scene, keep=1, read_back=False) as opened:
         for step in range(4):
             opened.save(SMALL, step=step)
         assert [info.step for info in opened.list() if not info.problem and info.generation] == [3]
@@ -148,11 +148,11 @@ def parts(scene):
 
 @row
 def locks(scene):
-    """The lock file of a store: written to by the process that takes the lock."""
-    for i, to in enumerate(("diary", "made", "")):
+    """The lock file of a store, written to by the process that takes the lock, and the file of its identity."""
+    for i, (name, to) in enumerate((name, to) for name in (".lock", ".store") for to in ("diary", "made", "")):
         store = scene.work / f"store{i}"
         store.mkdir()
-        scene.plant(".lock", to, folder=store)
+        scene.plant(name, to, folder=store)
         with store_of(scene, store.name) as opened, contextlib.suppress(OSError):
             opened.save(SMALL)
 

@@ -145,6 +145,7 @@ def tensor_rows(box):
     "FeatureStore.hint",
     "FeatureStore.drop_hints",
     "FeatureStore.stats",
+    "FeatureStore.describe",
     "FeatureStore.close",
     "FeatureStore.__enter__",
     "FeatureStore.__getitem__",
@@ -162,10 +163,11 @@ def feature_store(box):
             later = store["b"].gather_async([3]).result()
             both = store.gather({"a": [7], "b": [7]})
             again = store.gather_async({"a": [8]}).result()
-            gathers = store.stats().gathers
+            gathers, described = store.stats().gathers, store.describe()
     assert np.array_equal(found, table[[1999, 0, 5]]) and np.array_equal(later, table[::-1][[3]])
     assert np.array_equal(both["a"], table[[7]]) and np.array_equal(both["b"], table[::-1][[7]])
     assert np.array_equal(again["a"], table[[8]]) and gathers == 4
+    assert "memory" in str(described)
 
 
 @verb("FeatureStore.write", torch=False)

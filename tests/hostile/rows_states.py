@@ -12,7 +12,11 @@ import torch
 from verbs import DATA, NEW, OLD, SIZE, alike, flat_of, nested_of, verb
 
 
-def save_row(name, **options):
+def as_stream(state):
+    return iter(list(state.items()))
+
+
+def save_row(name, given=lambda state: state, **options):
     def run(box):
         path = box.path(name)
         old, new = (flat_of(OLD), flat_of(NEW)) if "flat" in name else (OLD, NEW)
@@ -25,7 +29,7 @@ def save_row(name, **options):
             assert not left, f"left behind: {left}"
 
         with box.call(is_old):
-            penstock.save(new, path, **options)
+            penstock.save(given(new), path, **options)
         assert alike(nested_of(penstock.load(path)), NEW)
 
     return run
@@ -34,6 +38,9 @@ def save_row(name, **options):
 verb("save")(save_row("state.pt"))
 verb("save:safetensors")(save_row("flat.safetensors"))
 verb("save:index")(save_row("flat.safetensors.index.json", shard_bytes=2000))
+verb("save:stream")(save_row("flat.pt", as_stream))
+verb("save:stream_index")(save_row("flat.safetensors.index.json", as_stream, shard_bytes=2000))
+verb("save:stream_known")(save_row("flat.safetensors", as_stream, like=flat_of(NEW)))
 
 
 @verb("save:file")
@@ -54,6 +61,29 @@ def load_row(name, **options):
         assert alike(nested_of(found), OLD)
 
     return run
+
+
+def update_row(name, **options):
+    """What failed in the file leaves a log, which is read."""
+
+    def run(box):
+        path = box.path(name)
+        penstock.save(flat_of(OLD), path, **options)
+
+        def is_old_or_new():
+            there = nested_of(penstock.load(path))
+            assert alike(there, OLD) or alike(there, NEW), "neither the old nor the new tensors are there"
+
+        with box.call(is_old_or_new):
+            penstock.update(path, flat_of(NEW))
+        assert alike(nested_of(penstock.load(path)), NEW)
+
+    return run
+
+
+verb("update")(update_row("flat.pt"))
+verb("update:safetensors")(update_row("flat.safetensors"))
+verb("update:index")(update_row("flat.safetensors.index.json", shard_bytes=2000))
 
 
 verb("load")(load_row("flat.pt"))
@@ -103,6 +133,17 @@ def pickled(box):
         found = penstock.load(path, pickle=True)
         day = penstock.Pickled(state["day"]).load()
     assert alike(found, OLD) and found["day"] == day == state["day"]
+
+
+@verb("Unread")
+def unread(box):
+    path = box.path("state.pt")
+    torch.save({**OLD, "day": datetime.date(2026, 1, 2)}, path)
+    with box.call():
+        found = penstock.load(path, unread="keep")
+        seen = penstock.inspect(path)
+    assert alike(found, OLD) and type(found["day"]) is penstock.Unread and found["day"].name == "datetime.date"
+    assert seen.unread == ["state['day'] (datetime.date)"]
 
 
 @verb("save_async", "PendingSave.result")

@@ -340,6 +340,7 @@ def test_the_buffer_of_a_writer(tmp_path):
 # Named like a reader, and without memory of the caller.
 _NOT = {
     "Pickled.load": "makes an object of bytes that were read",
+    "FileWriter.read": "refuses",
     "FileWriter.readable": "a constant",
     "deepnvme.AsyncIOBuilder.load": "gives a module",
     "deepnvme.GDSBuilder.load": "gives a module",

@@ -29,6 +29,7 @@ def of_group(group):
     return found
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", ["SIGTERM"] if LEVEL == "quick" else ["SIGTERM", "SIGINT"])
 def test_a_signal_leaves_nothing(name, shim_library):
     with Folder() as folder:

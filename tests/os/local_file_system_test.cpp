@@ -107,19 +107,26 @@ TEST_F(LocalFileSystemTest, SpaceIsThatOfTheFileSystem) {
 }
 
 TEST_F(LocalFileSystemTest, LockIsHeldUntilDropped) {
-    auto first = files_->lock(folder_ / "lock");
+    auto first = files_->lock(folder_ / "lock", true);
     ASSERT_TRUE(first);
-    const auto second = files_->lock(folder_ / "lock");
+    const auto second = files_->lock(folder_ / "lock", true);
     ASSERT_FALSE(second);
     EXPECT_EQ(second.error().system_errno, EWOULDBLOCK);
     EXPECT_THAT(second.error().describe(),
                 AllOf(HasSubstr("lock '" + folder_ / "lock'"), HasSubstr("another process holds")));
     // Opening and closing the same file elsewhere in the process does not release it.
     std::ifstream(folder_ / "lock").close();
-    EXPECT_FALSE(files_->lock(folder_ / "lock"));
+    EXPECT_FALSE(files_->lock(folder_ / "lock", true));
     first->reset();
-    EXPECT_TRUE(files_->lock(folder_ / "lock"));
-    EXPECT_EQ(files_->lock(folder_.path()).error().system_errno, EISDIR);
+    EXPECT_TRUE(files_->lock(folder_ / "lock", true));
+    EXPECT_EQ(files_->lock(folder_.path(), true).error().system_errno, EISDIR);
+}
+
+TEST_F(LocalFileSystemTest, ALockOfAFileThatIsNotThereMakesNone) {
+    EXPECT_EQ(files_->lock(folder_ / "lock", false).error().system_errno, ENOENT);
+    EXPECT_EQ(files_->status(folder_ / "lock").error().system_errno, ENOENT);
+    EXPECT_TRUE(files_->lock(folder_ / "lock", true));
+    EXPECT_TRUE(files_->lock(folder_ / "lock", false));
 }
 
 // Whose file it is cannot be known: that is an error, and not a reason to look forever.
@@ -129,7 +136,7 @@ TEST_F(LocalFileSystemTest, ALockOnAFileThatCannotBeLookedAtIsAnError) {
             return "no seccomp";
         }
         ::alarm(30);
-        const auto lock = files_->lock(folder_ / "lock");
+        const auto lock = files_->lock(folder_ / "lock", true);
         return lock ? "locked" : lock.error().system_errno == EIO ? "told" : "another error";
     });
     EXPECT_EQ(got, "told");
@@ -140,7 +147,7 @@ TEST_F(LocalFileSystemTest, LockOfAnotherProcess) {
     ASSERT_EQ(::pipe(ready), 0);
     const pid_t child = ::fork();
     if (child == 0) {
-        auto held = files_->lock(folder_ / "lock");
+        auto held = files_->lock(folder_ / "lock", true);
         const char said = held ? 'y' : 'n';
         if (::write(ready[1], &said, 1) == 1) {
             ::pause();
@@ -150,10 +157,10 @@ TEST_F(LocalFileSystemTest, LockOfAnotherProcess) {
     char said = 0;
     ASSERT_EQ(::read(ready[0], &said, 1), 1);
     EXPECT_EQ(said, 'y');
-    EXPECT_EQ(files_->lock(folder_ / "lock").error().system_errno, EWOULDBLOCK);
+    EXPECT_EQ(files_->lock(folder_ / "lock", true).error().system_errno, EWOULDBLOCK);
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
-    EXPECT_TRUE(files_->lock(folder_ / "lock"));  // a dead process holds nothing
+    EXPECT_TRUE(files_->lock(folder_ / "lock", true));  // a dead process holds nothing
     ::close(ready[0]);
     ::close(ready[1]);
 }
@@ -313,7 +320,7 @@ TEST_F(LocalFileSystemTest, PathsThatCannotMeanAnything) {
     EXPECT_EQ(files_->make_folder("").error().code, ErrorCode::kInvalidArgument);
     EXPECT_EQ(files_->list("").error().code, ErrorCode::kInvalidArgument);
     EXPECT_EQ(files_->space("").error().code, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(files_->lock("").error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(files_->lock("", true).error().code, ErrorCode::kInvalidArgument);
     EXPECT_EQ(files_->sync_folder("").error().code, ErrorCode::kInvalidArgument);
     EXPECT_EQ(files_->status("").error().code, ErrorCode::kInvalidArgument);
     EXPECT_EQ(files_->resolve(zero).error().code, ErrorCode::kInvalidArgument);

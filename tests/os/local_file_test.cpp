@@ -7,6 +7,7 @@
 #include "support/temp_folder.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/fsuid.h>
@@ -410,6 +411,22 @@ TEST_F(LocalFileTest, SyncThatFailedStaysFailed) {
     EXPECT_THAT(again.error().describe(), HasSubstr("earlier sync"));
 }
 
+// Nothing was lost, and nothing is known to be safe: the caller may do without.
+TEST_F(LocalFileTest, SyncThatAFileSystemLacksSaysWhatToDo) {
+    for (const int number : {EINVAL, EOPNOTSUPP, ENOSYS}) {
+        auto file = open(folder_ / fmt::format("f{}", number), kNew);
+        testing::faults.fdatasync_errno = number;
+        for (const auto& failed : {file->sync(), file->sync_data()}) {
+            ASSERT_FALSE(failed);
+            EXPECT_EQ(failed.error().system_errno, number);
+            EXPECT_THAT(failed.error().describe(),
+                        AllOf(HasSubstr("has no sync of files"), HasSubstr("sync=False")));
+        }
+        testing::reset_faults();
+        EXPECT_TRUE(file->sync());
+    }
+}
+
 TEST_F(LocalFileTest, SyncThatLostNothingMayBeTriedAgain) {
     auto file = open(folder_ / "f", kNew);
     rlimit old{};
@@ -427,9 +444,14 @@ TEST_F(LocalFileTest, SyncThatLostNothingMayBeTriedAgain) {
 
 TEST_F(LocalFileTest, FolderThatKnowsNoFsyncIsFineAnyOtherErrorIsNot) {
     auto file = open(folder_ / "f", kNew);
-    testing::faults.fsync_errno = EINVAL;
-    EXPECT_TRUE(file->sync());
-    EXPECT_TRUE(files_->sync_folder(folder_.path()));
+    for (const int unknown : {EINVAL, EOPNOTSUPP, ENOSYS, EBADF}) {
+        testing::faults.fsync_errno = unknown;
+        EXPECT_TRUE(file->sync()) << unknown;
+        EXPECT_TRUE(files_->sync_folder(folder_.path())) << unknown;
+        const auto opened = files_->open_folder(folder_.path());
+        ASSERT_TRUE(opened);
+        EXPECT_TRUE((*opened)->sync()) << unknown;
+    }
     testing::faults.fsync_errno = EIO;
     EXPECT_EQ(files_->sync_folder(folder_.path()).error().system_errno, EIO);
     EXPECT_EQ(file->sync().error().system_errno, EIO);

@@ -111,8 +111,8 @@ public:
         PENSTOCK_TRY(inner, inner_->open_folder(path));
         return std::make_shared<FolderNoSync>(std::move(inner));
     }
-    base::Result<std::unique_ptr<os::FileLock>> lock(const std::string& path) override {
-        return inner_->lock(path);
+    base::Result<std::unique_ptr<os::FileLock>> lock(const std::string& path, bool make) override {
+        return inner_->lock(path, make);
     }
     base::Result<void> sync_folder(const std::string& /*path*/) override { return {}; }
 

@@ -288,12 +288,13 @@ TEST(FakeDiskFaults, DisksThatLieAboutSync) {
 TEST(FakeDiskFork, ForksShareUntilOneWrites) {
     Disk disk;
     disk.write("/file", "old");
-    ASSERT_TRUE(disk.files().lock("/lock"));
-    const auto held = disk.files().lock("/lock");
+    EXPECT_EQ(disk.files().lock("/lock", false).error().system_errno, ENOENT);
+    ASSERT_TRUE(disk.files().lock("/lock", true));
+    const auto held = disk.files().lock("/lock", true);
     ASSERT_TRUE(held);
-    EXPECT_EQ(disk.files().lock("/lock").error().system_errno, EWOULDBLOCK);
+    EXPECT_EQ(disk.files().lock("/lock", true).error().system_errno, EWOULDBLOCK);
     Disk fork(disk.fake().fork(1));
-    EXPECT_TRUE(fork.files().lock("/lock"));  // its owner is dead there
+    EXPECT_TRUE(fork.files().lock("/lock", true));  // its owner is dead there
     disk.write("/file", "new");
     disk.write("/later", "x");
     EXPECT_EQ(fork.read("/file"), "old");

@@ -9,11 +9,14 @@
 #include "support/crash_harness.hpp"
 #include "support/test_engine.hpp"
 
+#include <penstock/state_file.hpp>
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -55,9 +58,25 @@ NamedTensors tensors_of(const State& state) {
     return out;
 }
 
-void save(test::CrashRig& rig, std::uint64_t version, const char* index = kIndex) {
+using Save = std::function<void(test::CrashRig&, std::uint64_t version)>;
+
+void save(test::CrashRig& rig, std::uint64_t version) {
     const State state = state_of(version);
-    save_index(*rig.engine(), rig.files(), index, tensors_of(state), {.shard_bytes = kShardRoom});
+    save_index(*rig.engine(), rig.files(), kIndex, tensors_of(state), {.shard_bytes = kShardRoom});
+}
+
+// Tensors that come one after another, so that shards are cut as they come.
+void save_stream(test::CrashRig& rig, std::uint64_t version) {
+    const State state = state_of(version);
+    TensorStream stream;
+    stream.next = [&state, at = state.begin()]() mutable -> std::optional<StateTensor> {
+        if (at == state.end()) {
+            return std::nullopt;
+        }
+        const auto& [name, bytes] = *at++;
+        return StateTensor{name, "U8", {bytes.size()}, bytes};
+    };
+    save_file(rig.engine(), kIndex, stream, {.shard_bytes = kShardRoom}, rig.files());
 }
 
 std::vector<std::byte> read_file(test::CrashRig& rig, const std::string& name) {
@@ -154,7 +173,7 @@ std::string left_over(test::CrashRig& rig) {
     return {};
 }
 
-std::string check(test::CrashRig& rig, const test::CrashState& state) {
+std::string check(test::CrashRig& rig, const Save& save_next, const test::CrashState& state) {
     const auto found = found_in(rig);
     if (!is(found, state.before.back()) && !is(found, state.after.back())) {
         return "P1: neither the state before nor the one after is there";
@@ -165,7 +184,7 @@ std::string check(test::CrashRig& rig, const test::CrashState& state) {
     if (state.seed % 8 != 1) {
         return {};
     }
-    save(rig, kVersions + 1);
+    save_next(rig, kVersions + 1);
     if (std::string left = left_over(rig); !left.empty()) {
         return left;
     }
@@ -183,17 +202,26 @@ void prepare(test::CrashRig& rig) {
 }
 
 test::CrashReport crash_index(const std::string& work, std::uint64_t states,
-                              const simulation::DiskShape& shape = {}) {
+                              const simulation::DiskShape& shape = {},
+                              const Save& save_version = save) {
     test::CrashRig rig(1, shape);
     prepare(rig);
     test::Recording recording(rig, {0});
-    recording.save_versions(kVersions, [&](std::uint64_t version) { save(rig, version); });
-    return test::explore(rig, recording, work, states,
-                         [&](const test::CrashState& state) { return check(rig, state); });
+    recording.save_versions(kVersions, [&](std::uint64_t version) { save_version(rig, version); });
+    return test::explore(rig, recording, work, states, [&](const test::CrashState& state) {
+        return check(rig, save_version, state);
+    });
 }
 
 TEST(CrashOfIndex, IsWholeAndDurableAndLeavesOthersAtEveryOperation) {
     const test::CrashReport report = crash_index("index", test::states_wanted() / 10);
+    EXPECT_EQ(report.violations, 0U) << report.first;
+    RecordProperty("states", std::to_string(report.states));
+}
+
+TEST(CrashOfIndex, OfAStreamIsWholeAndDurableAndLeavesOthersAtEveryOperation) {
+    const test::CrashReport report =
+        crash_index("index_stream", test::states_wanted() / 40, {}, save_stream);
     EXPECT_EQ(report.violations, 0U) << report.first;
     RecordProperty("states", std::to_string(report.states));
 }
@@ -204,12 +232,12 @@ TEST(CrashOfIndex, DisksThatLieAreCaught) {
 }
 
 // EIO and ENOSPC at each operation: the save fails, or holds; the one before is there until then.
-TEST(CrashOfIndex, AnErrorAtEachOperationLeavesTheOldState) {
-    const auto prepare_saved = [](test::CrashRig& rig) {
+void expect_old_after_each_error(const Save& save_version) {
+    const auto prepare_saved = [&](test::CrashRig& rig) {
         prepare(rig);
-        save(rig, 1);
+        save_version(rig, 1);
     };
-    const auto look = [](test::CrashRig& rig, bool failed) {
+    const auto look = [&](test::CrashRig& rig, bool failed) {
         const auto found = found_in(rig);
         EXPECT_TRUE(is(found, 2) || (failed && is(found, 1)));
         EXPECT_EQ(changed_others(rig), "");
@@ -219,12 +247,20 @@ TEST(CrashOfIndex, AnErrorAtEachOperationLeavesTheOldState) {
             const auto left = found_in(after);
             EXPECT_TRUE(is(left, 2) || (failed && is(left, 1))) << seed;
         }
-        save(rig, 3);
+        save_version(rig, 3);
         EXPECT_TRUE(is(found_in(rig), 3));
         EXPECT_EQ(left_over(rig), "");
     };
     test::fail_each_operation(
-        prepare_saved, [](test::CrashRig& rig) { save(rig, 2); }, look);
+        prepare_saved, [&](test::CrashRig& rig) { save_version(rig, 2); }, look);
+}
+
+TEST(CrashOfIndex, AnErrorAtEachOperationLeavesTheOldState) {
+    expect_old_after_each_error(save);
+}
+
+TEST(CrashOfIndex, OfAStreamAnErrorAtEachOperationLeavesTheOldState) {
+    expect_old_after_each_error(save_stream);
 }
 
 }  // namespace

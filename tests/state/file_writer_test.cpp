@@ -390,6 +390,9 @@ TEST(SumTable, ForeignAndDamagedTablesAreToldApart) {
     auto moved = header;
     moved.data_begin += 64;
     EXPECT_FALSE(parse_sum_table(moved, "x"));
+    auto again = header;
+    again.is_of_layout = false;
+    EXPECT_FALSE(parse_sum_table(again, "x"));
     auto renamed = header;
     renamed.tensors[0].name += "x";
     EXPECT_EQ(error_of([&] { static_cast<void>(parse_sum_table(renamed, "the path")); }).path(),

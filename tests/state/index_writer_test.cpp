@@ -61,7 +61,7 @@ protected:
             tensors.payloads.emplace_back(data);
         }
         save_index(*engine_, FileSystem::local(), folder_ / index, std::move(tensors),
-                   {.shard_bytes = 12'000, .progress = progress_});
+                   {.shard_bytes = 12'000, .progress = progress_, .note = &note_});
     }
     [[nodiscard]] Names names() const { return FileSystem::local().list(folder_.path()); }
     void put(const std::string& name, const std::string& text = "") const {
@@ -82,6 +82,7 @@ protected:
     std::shared_ptr<Engine> engine_ = std::make_shared<Engine>();
     tensor::ElementType type_ = tensor::ElementType::kF32;
     Progress progress_;
+    std::string note_;
 };
 
 TEST_F(IndexWriter, OldShardsGoWithTheNextSave) {
@@ -118,8 +119,78 @@ TEST_F(IndexWriter, LinksAndFoldersInPlaceOfShardsAreNotFollowed) {
     FileSystem::local().symbolic_link(folder_ / "decoy", folder_ / "a.safetensors");
     FileSystem::local().make_folder(folder_ / "b.safetensors");
     save(1);
-    EXPECT_EQ(names(), (Names{"b.safetensors", "decoy", first_[0], first_[1], kIndex, "notes"}));
+    EXPECT_EQ(names(), (Names{"a.safetensors", "b.safetensors", "decoy", first_[0], first_[1],
+                              kIndex, "notes"}));
     EXPECT_EQ(FileSystem::local().status(folder_ / "decoy").bytes, 5U);
+}
+
+// A save removes the shards that a save of this index wrote, as they are; no others that it names.
+TEST_F(IndexWriter, ShardsOfAnotherProgramStay) {
+    const Names theirs{"base.safetensors", "m-00001-of-00002.safetensors",
+                       "m.0123abcd-00002-of-00002.safetensors"};
+    for (const std::string& name : theirs) {
+        put(name, "theirs");
+    }
+    const std::string rows = R"("weight_map": {"0": "base.safetensors",
+        "1": "m-00001-of-00002.safetensors", "2": "m.0123abcd-00002-of-00002.safetensors"}})";
+    for (const std::string& metadata :
+         {std::string(R"("metadata": {}, )"),
+          std::string(R"("metadata": {"penstock.index": "0123456789abcdef"}, )"),
+          std::string(R"("metadata": {"penstock.index": 7}, )")}) {
+        put(kIndex, "{" + metadata + rows);
+        save(1);
+        EXPECT_EQ(note_.find("'" + (folder_ / theirs.front()) + "' and 2 more shards of the "), 0U)
+            << note_;
+        save(2);  // removes those of its own
+        EXPECT_EQ(note_, "");
+        const Names left = names();
+        EXPECT_EQ(left.size(), theirs.size() + 3);
+        for (const std::string& name : theirs) {
+            EXPECT_EQ(std::count(left.begin(), left.end(), name), 1) << name;
+            EXPECT_EQ(FileSystem::local().status(folder_ / name).bytes, 6U);
+        }
+        for (const std::string& name : left) {
+            if (std::count(theirs.begin(), theirs.end(), name) == 0) {
+                FileSystem::local().remove(folder_ / name);
+            }
+        }
+    }
+}
+
+TEST_F(IndexWriter, AShardThatAnotherProgramReplacedStays) {
+    save(1);
+    put(first_[0], "theirs");
+    save(2);
+    const Names left = names();
+    EXPECT_EQ(std::count(left.begin(), left.end(), first_[0]), 1);
+    EXPECT_EQ(FileSystem::local().status(folder_ / first_[0]).bytes, 6U);
+    FileSystem::local().rename(folder_ / kIndex, folder_ / "n.safetensors.index.json");
+    save(3, 6, "n.safetensors.index.json");  // its mark is of another name
+    EXPECT_EQ(names().size(), left.size() + 2);
+}
+
+// It may name them; when it is gone, they go.
+TEST_F(IndexWriter, AnIndexThatCannotBeReadKeepsThem) {
+    save(1);
+    put("other.safetensors.index.json", R"({"weight_map": 5})");
+    put("unrelated.index.json", "no index");
+    save(2);
+    const Names left = names();
+    for (const std::string& name : first_) {
+        EXPECT_EQ(std::count(left.begin(), left.end(), name), 1) << name;
+    }
+    FileSystem::local().remove(folder_ / "other.safetensors.index.json");
+    save(3);
+    EXPECT_EQ(names().size(), 4U);
+}
+
+TEST_F(IndexWriter, AFolderOfACheckpointIsRefused) {
+    save(1);
+    put("manifest.json", "{}");
+    const Error error = error_of(2);
+    EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("in another folder"), std::string::npos);
+    EXPECT_EQ(names().size(), 4U);
 }
 
 TEST_F(IndexWriter, WhatIsStoppedLeavesTheOldOne) {

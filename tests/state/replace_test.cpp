@@ -255,5 +255,33 @@ TEST(ReplacementAlone, AFolderThatMayNotBeListed) {
     EXPECT_EQ(FileSystem::local().list(folder.path()), (std::vector<std::string>{"state.bin"}));
 }
 
+// A mount may have no rename. What to do is said, the old file is as it was, and nothing is left.
+TEST(ReplacementAlone, WhereThereIsNoRename) {
+    for (const int number : {ENOSYS, EOPNOTSUPP, EXDEV, EPERM, EINVAL, EIO, ENOSPC}) {
+        test::CrashRig rig;
+        rig.files().make_folder("/f");
+        Replacement old(rig.files(), "/f/state.pt");
+        old.file().truncate(kSmallest);
+        old.commit();
+        rig.disks().front()->set_operation_faults([=](const simulation::DiskOperation& operation) {
+            return operation.call == simulation::DiskCall::kRename ? number : 0;
+        });
+        std::string said;
+        try {
+            Replacement next(rig.files(), "/f/state.pt");
+            next.file().truncate(kSmallest + 1);
+            next.commit();
+        } catch (const Error& error) {
+            said = error.what();
+            EXPECT_EQ(error.system_errno(), number);
+        }
+        const bool is_explained = said.find("cannot replace a file as a whole") != said.npos &&
+                                  said.find("with open(path, \"wb\")") != said.npos;
+        EXPECT_EQ(is_explained, number != EIO && number != ENOSPC) << said;
+        EXPECT_EQ(rig.files().status("/f/state.pt").bytes, kSmallest);
+        EXPECT_EQ(rig.files().list("/f"), (std::vector<std::string>{"state.pt"}));
+    }
+}
+
 }  // namespace
 }  // namespace penstock::state

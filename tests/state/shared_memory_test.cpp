@@ -10,13 +10,13 @@
 namespace penstock::state {
 namespace {
 
-using Bytes = std::vector<std::uint64_t>;
+using ByteNumbers = std::vector<std::uint64_t>;
 
 // Every byte of every element.
-Bytes bytes_of(const ElementLayout& tensor) {
-    Bytes begins = {tensor.begin};
+ByteNumbers bytes_of(const ElementLayout& tensor) {
+    ByteNumbers begins = {tensor.begin};
     for (const auto& [step, extent] : tensor.dimensions) {
-        Bytes more;
+        ByteNumbers more;
         for (std::uint64_t i = 0; i < extent; ++i) {
             for (const std::uint64_t begin : begins) {
                 more.push_back(begin + i * step);
@@ -24,7 +24,7 @@ Bytes bytes_of(const ElementLayout& tensor) {
         }
         begins = std::move(more);
     }
-    Bytes out;
+    ByteNumbers out;
     for (const std::uint64_t begin : begins) {
         for (std::uint64_t b = 0; b < tensor.element_bytes; ++b) {
             out.push_back(begin + b);
@@ -34,8 +34,8 @@ Bytes bytes_of(const ElementLayout& tensor) {
 }
 
 bool meet(const ElementLayout& a, const ElementLayout& b) {
-    const Bytes bytes = bytes_of(b);
-    const Bytes theirs = bytes_of(a);
+    const ByteNumbers bytes = bytes_of(b);
+    const ByteNumbers theirs = bytes_of(a);
     return a.space == b.space && std::any_of(theirs.begin(), theirs.end(), [&](std::uint64_t byte) {
                return std::find(bytes.begin(), bytes.end(), byte) != bytes.end();
            });
@@ -57,20 +57,24 @@ TEST(SharedMemory, IsFoundWhereTwoTensorsHaveAByteInCommon) {
             }
             std::sort(t.dimensions.begin(), t.dimensions.end(),
                       [](const auto& a, const auto& b) { return a.step_bytes < b.step_bytes; });
-            const Bytes bytes = bytes_of(t);
+            const ByteNumbers bytes = bytes_of(t);
             EXPECT_EQ(t.end(), *std::max_element(bytes.begin(), bytes.end()) + 1);
-            Bytes sorted = bytes;
+            ByteNumbers sorted = bytes;
             std::sort(sorted.begin(), sorted.end());
             if (!t.meets_itself()) {
                 EXPECT_EQ(std::adjacent_find(sorted.begin(), sorted.end()), sorted.end());
             }
         }
         bool expected = false;
-        for (const ElementLayout& a : tensors) {
-            for (const ElementLayout& b : tensors) {
-                expected = expected || (a.kin != b.kin && meet(a, b));
+        const std::vector<std::size_t> sharing = find_sharing(tensors);
+        for (std::size_t i = 0; i < tensors.size(); ++i) {
+            for (const ElementLayout& other : tensors) {
+                const bool is_shared = tensors[i].kin != other.kin && meet(tensors[i], other);
+                expected = expected || is_shared;
+                EXPECT_TRUE(!is_shared || std::binary_search(sharing.begin(), sharing.end(), i));
             }
         }
+        EXPECT_EQ(sharing.empty(), !expected);
         const auto found = find_shared(tensors);
         ASSERT_EQ(found.has_value(), expected) << round;
         if (found) {

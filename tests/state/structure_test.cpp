@@ -345,12 +345,26 @@ TEST(Structure, WhatCannotBeSavedIsNamedByItsPlace) {
     Tree t;
     Value list = of(ValueKind::kList);
     list.items = {t.tree.add(of(ValueKind::kNone)),
-                  t.tree.add(of(ValueKind::kRefused, "a lambda cannot be saved"))};
+                  t.tree.add(of(ValueKind::kGlobal, "my.function"))};
     const ValueId inner = t.tree.add(std::move(list));
     t.tree.root = t.dict({{"opt", inner}});
     const Error error = error_of([&] { (void)t.state(); });
     EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr("state['opt'][1]: a lambda cannot be saved"));
+    EXPECT_THAT(error.what(), HasSubstr("state['opt'][1]: 'my.function' itself is no value"));
+}
+
+// It is in the structure of a `.pt` that was read, so that its tensors have names, and in nothing
+// that is saved.
+TEST(Structure, WhatWasNotReadIsKeptAndNotSaved) {
+    Tree t;
+    Value unread = of(ValueKind::kUnread, "my.Class");
+    unread.data = "it is made by 'my.Class'";
+    unread.items = {t.tree.add(of(ValueKind::kString, "a")), t.tree.add(of(ValueKind::kNone))};
+    t.tree.root = t.dict({{"x", t.tree.add(std::move(unread))}});
+    const State state = t.state();
+    EXPECT_TRUE(format::same(t.tree, skeleton_of(state.structure, kNoTensors).tree));
+    EXPECT_THAT(wrong_structure(state.structure, {}),
+                HasSubstr("state['x']: it is made by 'my.Class'"));
 }
 
 TEST(Structure, DepthHasALimit) {

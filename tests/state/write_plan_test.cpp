@@ -3,6 +3,8 @@
 // by itself.
 #include "state/write_plan.hpp"
 
+#include "stream/window_sums.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,7 +64,7 @@ TEST(WritePlanTest, EachByteOnceAndNoBlockTwice) {
         std::uint64_t at = 0;
         for (const FileRange& range : ranges) {
             EXPECT_EQ(range.begin, at);
-            EXPECT_LE(range.end - range.begin, kWriteTransferBytes);
+            EXPECT_LE(range.end - range.begin, stream::window_bytes(planned.total()));
             EXPECT_TRUE(range.end % kBlock == 0 || range.end == planned.total());
             at = range.end;
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The metadata of checkpoints, and the best of them by a number in it.
+// The metadata of checkpoints, the best of them by a number in it, and those that are kept by step.
 #include "store/store_folder.hpp"
 #include "store/store_support.hpp"
 #include "support.hpp"
@@ -12,6 +12,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -41,6 +42,7 @@ TEST_F(StoreBest, TheBestAreFoundAndKept) {
     StoreOptions options = kSmall;
     options.keep = 1;
     options.keep_best = 2;
+    options.read_back = false;  // or one more may stay
     options.metric = {.name = "accuracy", .greater_is_better = true};
     CheckpointStore store = this->store(options);
     const std::vector<MetadataValue> values{0.5, 0.9,  std::monostate(), 0.7,         0.9, 1,
@@ -66,6 +68,35 @@ TEST_F(StoreBest, TheBestAreFoundAndKept) {
     EXPECT_THAT(store.best({.name = "run"}), IsEmpty());
     options.metric.name = "";
     EXPECT_THAT(error_of([&] { (void)this->store(options); }).what(), HasSubstr("keep_best needs"));
+}
+
+// Steps by 100, and 300 is kept: 100 to 1,100, and back to 600 again.
+TEST_F(StoreBest, StepsThatAreMultiplesAreKept) {
+    StoreOptions options = kSmall;
+    options.keep = 1;
+    options.keep_every_steps = 300;
+    options.read_back = false;  // or one more may stay
+    CheckpointStore store = this->store(options);
+    for (const std::uint64_t step : {100, 200, 300, 400, 500, 600, 700, 600, 700, 800, 900, 1000}) {
+        old_.change(0, step);
+        store.save(old_.state(), {.step = step});
+    }
+    const auto left = [&] {
+        std::vector<std::pair<std::uint64_t, std::uint64_t>> out;
+        for (const CheckpointInfo& info : store.list()) {
+            out.emplace_back(info.generation, info.step);
+        }
+        return out;
+    };
+    using Left = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
+    EXPECT_EQ(left(), (Left{{3, 300}, {8, 600}, {11, 900}, {12, 1000}}));
+    // Where the newest of a step is not whole, the one before stays.
+    rig_.files().remove(join(store.list()[1].path, kManifestName));
+    for (const std::uint64_t step : {600, 700}) {
+        store.save(old_.state(), {.step = step});
+    }
+    // That of 600 which is not whole stays as it is: it may be whole tomorrow.
+    EXPECT_EQ(left(), (Left{{3, 300}, {8, 600}, {11, 900}, {13, 600}, {14, 700}}));
 }
 
 // A checkpoint that cannot be used does not count, and is not removed: it may come back.

@@ -3,6 +3,7 @@
 // saves, pins and removals. What a new store then finds is held against the promises of
 // docs/checkpoint.md. The same store on disks that lie about their syncs must be caught.
 #include "store/crash_state.hpp"
+#include "store/store_folder.hpp"
 #include "support/crash_harness.hpp"
 
 #include <fmt/format.h>
@@ -197,6 +198,9 @@ private:
                 }
             }
         }
+        if (std::string left = parts_left(); !left.empty()) {
+            return left;
+        }
         if (life_.links && rig_.files().list("/decoy") != std::vector<std::string>{"diary"}) {
             return "P7: the save after the crash removed what a link leads to";
         }
@@ -209,6 +213,21 @@ private:
         Checkpoint checkpoint(rig_.engine(), rig_.files(), info.path);
         const std::string wrong = compare(checkpoint, 99);
         return wrong.empty() ? "" : "P1: the save after the crash: " + wrong;
+    }
+
+    // A crash never makes the store's own shards look like those of another one.
+    std::string parts_left() {
+        for (std::size_t i = 1; i < life_.folders.size(); ++i) {
+            const std::string& folder = life_.folders[i];
+            for (const std::string& name : rig_.files().list(folder)) {
+                const std::string checkpoint = name.substr(0, name.rfind('.'));
+                if (!name.starts_with(".") &&
+                    !is_there(rig_.files(), life_.folders.front() + "/" + checkpoint)) {
+                    return fmt::format("P7: {}/{} was left", folder, name);
+                }
+            }
+        }
+        return {};
     }
 
     Life life_;

@@ -207,7 +207,7 @@ TEST_F(Incremental, ACopyIsLinkedWhereItKeptTheTimesOfFiles) {
 }
 
 TEST_F(Incremental, WhereLinksFailItIsWritten) {
-    for (const int refused : {EMLINK, EXDEV, EPERM, EOPNOTSUPP}) {
+    for (const int refused : {EMLINK, EXDEV, EPERM, EOPNOTSUPP, EIO, ESTALE, ELOOP}) {
         rig_.use(test::Disks{std::make_shared<simulation::FakeDisk>(
             DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1)});
         Tensors tensors({2048, 2048, 2048}, 1);
@@ -224,11 +224,11 @@ TEST_F(Incremental, WhereLinksFailItIsWritten) {
         EXPECT_THAT(info.note, HasSubstr("cannot be linked"));
         expect_holds(*rig_.engine(), rig_.files(), info.path, tensors);
         EXPECT_EQ(manifest(info).tensors[1].slices.front().changed, 1U);
-        // It is not one of these: the save fails.
+        // It would not be written either: the save fails.
         rig_.disks().front()->set_operation_faults([&](const simulation::DiskOperation& operation) {
-            return operation.call == simulation::DiskCall::kLink ? EIO : 0;
+            return operation.call == simulation::DiskCall::kLink ? ENOSPC : 0;
         });
-        EXPECT_EQ(test::error_of([&] { store.save(tensors.state()); }).system_errno(), EIO);
+        EXPECT_EQ(test::error_of([&] { store.save(tensors.state()); }).system_errno(), ENOSPC);
         rig_.disks().front()->set_operation_faults({});
         expect_holds(*rig_.engine(), rig_.files(), store.latest()->path, tensors);
     }

@@ -4,6 +4,7 @@
 // names; a folder becomes a link between the look at it and its removal. The decoy stays whole,
 // what is not the store's is reported and left, and what killed processes left still goes.
 #include "state/replace.hpp"
+#include "store/identity/ownership.hpp"
 #include "store/removal.hpp"
 #include "store/store_folder.hpp"
 #include "store/store_support.hpp"
@@ -371,7 +372,9 @@ protected:
 TEST_F(LinkedParts, ALinkInTheNameOfAPartsFolderIsLeft) {
     CheckpointStore store = this->store();
     save(store);
-    const std::string parts = parts_name("00000000-step-0", "/0/store", 5);
+    const auto own = known_identity(*rig_.engine(), rig_.files(), "/0/store");
+    ASSERT_TRUE(own);
+    const std::string parts = parts_name("00000000-step-0", own->identity, 5);
     rig_.files().symbolic_link("/1/decoy", join("/1/store", parts));
     save(store);
     expect_whole();
@@ -397,7 +400,50 @@ TEST_F(LinkedParts, WhatLinksLeadToOutsideOfTheStoreIsLeft) {
     EXPECT_FALSE(is_there(rig_.files(), first.path));
     EXPECT_TRUE(is_there(rig_.files(), "/1/store/" + name + "/shard-00091.safetensors"));
     EXPECT_THAT(note, HasSubstr("/1/store/" + name));
-    EXPECT_THAT(rig_.files().list("/1/store"), ::testing::SizeIs(2));  // it, and the newest's
+    // It, the newest's, and the record.
+    EXPECT_THAT(rig_.files().list("/1/store"), ::testing::SizeIs(3));
+}
+
+// Its manifest names the shards of the checkpoint that it is a copy of.
+TEST_F(LinkedParts, ACopyGoesWithoutTheShardsOfItsOriginal) {
+    CheckpointStore store(rig_.engine(), rig_.files(), {"/0/store", "/1/store"},
+                          {.shard_bytes = 4096, .lock_wait_ms = 0});
+    const CheckpointInfo first = save(store);
+    const Tensors saved = tensors_;
+    const std::string text = read_manifest_text(*rig_.engine(), rig_.files(), first.path);
+    for (const char* const copy :
+         {"/0/store/00000050-step-0", "/0/store/00000001-step-7",
+          "/0/store/.removed-00000051-step-0", "/0/store/.removed-00000001-step-0"}) {
+        rig_.files().make_folder(copy);
+        write_file(rig_, join(copy, kManifestName), text);
+    }
+    store.remove(50);
+    store.collect();
+    EXPECT_FALSE(is_there(rig_.files(), "/0/store/00000050-step-0"));
+    EXPECT_THAT(scan_folder(rig_.files(), "/0/store").leftovers, IsEmpty());
+    test::expect_holds(*rig_.engine(), rig_.files(), first.path, saved);
+    // The original may be elsewhere, and its links lead there still.
+    rig_.files().rename(first.path, "/0/elsewhere");
+    store.remove(1);
+    test::expect_holds(*rig_.engine(), rig_.files(), "/0/elsewhere", saved);
+    EXPECT_THAT(save(store).note, HasSubstr("no checkpoint in '/0/store' leads there"));
+    test::expect_holds(*rig_.engine(), rig_.files(), "/0/elsewhere", saved);
+}
+
+// A removal that finds a pin gives the name back. It may be killed before it does.
+TEST_F(LinkedParts, APinnedCheckpointThatARemovalHadRenamedComesBack) {
+    CheckpointStore store = this->store();
+    const CheckpointInfo first = save(store);
+    const Tensors saved = tensors_;
+    store.pin(first.generation, true);
+    for (const char* const name :
+         {"/0/store/.removed-00000001-step-0", "/0/store/.removed-00000001-step-0-2"}) {
+        rig_.files().rename(first.path, name);
+        save(store);
+        test::expect_holds(*rig_.engine(), rig_.files(), first.path, saved);
+        EXPECT_TRUE(store.list().front().pinned);
+        EXPECT_THAT(scan_folder(rig_.files(), "/0/store").leftovers, IsEmpty());
+    }
 }
 
 // The disk of the first folder is not mounted: an empty folder is in its place, and what the others
@@ -410,7 +456,7 @@ TEST_F(LinkedParts, PartsStayWhereTheFirstFolderIsAnotherOne) {
     rig_.files().rename("/0/store", "/0/unmounted");
     rig_.files().make_folder("/0/store");
     std::string note;
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 7; ++i) {  // past the generation of the newest
         CheckpointStore empty(rig_.engine(), rig_.files(), {"/0/store", "/1/store"},
                               {.keep = 1, .shard_bytes = 4096, .lock_wait_ms = 0});
         note += i == 0 ? (empty.collect(), "") : save(empty).note;
@@ -419,7 +465,7 @@ TEST_F(LinkedParts, PartsStayWhereTheFirstFolderIsAnotherOne) {
     for (const auto& [path, row] : parts) {
         EXPECT_EQ(after[path], row) << path;
     }
-    EXPECT_THAT(note, AllOf(HasSubstr("/1/store/00000003-step-0."), HasSubstr("mounted")));
+    EXPECT_THAT(note, AllOf(HasSubstr("'/1/store'"), HasSubstr("mounted")));
     rig_.files().rename("/0/store", "/0/gone");
     rig_.files().rename("/0/unmounted", "/0/store");
     EXPECT_EQ(store().latest()->path, newest.path);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // load_file(): whatever was saved comes back in one block of memory, from every form.
 #include "format/value.hpp"
+#include "format/zip.hpp"
 #include "state/file_image.hpp"
 #include "state/file_writer.hpp"
 #include "store/store_support.hpp"
@@ -270,6 +271,29 @@ TEST_F(LoadFileTest, DamageIsNamedAndProgressEndsIt) {
         const LoadedState unchecked = load_file(engine_, path, {.verify = false});
         EXPECT_THAT(unchecked.state.tensors, SizeIs(2));
     }
+}
+
+TEST_F(LoadFileTest, AnObjectThatIsNotReadCostsOnlyItself) {
+    using namespace std::string_literals;  // NOLINT(google-build-using-namespace)
+    const std::string tensor =
+        "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0"s
+        "0X\3\0\0\0cpuK\1tQK\0K\1\x85K\1\x85\x89"
+        "ccollections\nOrderedDict\n)RtR"s;
+    const std::string pickle = "\x80\2}(X\1\0\0\0a"s + tensor + "X\1\0\0\0xcmy\nThing\n)Ru."s;
+    const auto zip = format::zip::Layout::make(
+        {{"a/data.pkl", pickle.size(), pickle}, {"a/data/0", 4, std::string(4, '\7')}});
+    Bytes bytes(zip->file().total_bytes());
+    zip->file().copy({0, bytes.size()}, {}, bytes);
+    const std::string path = folder_ / "x.pt";
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+    const Error error = error_of([&] { static_cast<void>(load_file(engine_, path)); });
+    EXPECT_EQ(error.reason(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.what(), HasSubstr("state['x']: it is made by 'my.Thing'"));
+    const LoadedState tensors = load_file(engine_, path, {.names = {"*"}});
+    ASSERT_THAT(tensors.state.tensors, SizeIs(1));
+    EXPECT_EQ(tensors.tensor(0).data[0], std::byte{7});
 }
 
 TEST_F(LoadFileTest, AFolderOfAStoreIsNoCheckpoint) {

@@ -2,13 +2,13 @@
 // A system that gives only so many threads (ulimit -u, pids.max): what threads make faster is done
 // without them, and what cannot be done without one is an Error.
 #include "base/start_threads.hpp"
-#include "state/piece_sums.hpp"
 #include "store/background/save_queue.hpp"
 #include "store/chunk_sums.hpp"
 #include "stream/checksum.hpp"
 #include "stream/copy_threads.hpp"
 #include "stream/file_reader.hpp"
 #include "stream/file_syncer.hpp"
+#include "stream/window_sums.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 
@@ -142,26 +142,25 @@ TEST_P(RefusedThreads, AsManyAsAreGivenAreStarted) {
               "");
 }
 
-TEST_P(RefusedThreads, SumsOfAFile) {
+TEST_P(RefusedThreads, SumsOfWhatIsWritten) {
     const auto data = support::pattern(kBytes, 1);
+    const std::vector<std::uint64_t> right = sums_of(data);
     EXPECT_EQ(said([&]() -> std::string {
-                  const state::FileImage image = state::FileImage::safetensors(
-                      {{"a", tensor::ElementType::kU8, {kBytes}, 0, 0},
-                       {"b", tensor::ElementType::kU8, {kBytes}, 0, 0}},
-                      {}, std::vector<state::FileImage::Payload>(2, data));
-                  for (const std::uint64_t until : {std::uint64_t{0}, state::PieceSums::kAll}) {
-                      state::PieceSums sums(image, until);
-                      sums.let(state::PieceSums::kAll);
-                      for (std::size_t payload = 0; payload < 2; ++payload) {
-                          while (!sums.await(payload, 1ms)) {
-                          }
-                          std::span<const std::byte> rest = data;
-                          for (const std::uint64_t sum : sums.of(payload)) {
-                              const auto bytes = std::min(rest.size(), image.piece_bytes());
-                              if (sum != stream::content_hash(rest.first(bytes))) {
-                                  return "a wrong sum";
-                              }
-                              rest = rest.subspan(bytes);
+                  for (const Changing changing : {Changing::kFails, Changing::kTorn}) {
+                      stream::WindowSums sums({{data, 0, false}, {data, kBytes, false}},
+                                              {.hash = stream::content_hash,
+                                               .piece_bytes = kChunkBytes,
+                                               .watch = {changing, {}},
+                                               .name = [](std::size_t) { return "a tensor"; }});
+                      const std::size_t window = sums.add({sums.all_of(0), sums.all_of(1)});
+                      sums.start();
+                      sums.ask(window);
+                      sums.wait_ready(window);
+                      sums.ended(window);
+                      sums.wait_over();
+                      for (std::size_t source = 0; source < 2; ++source) {
+                          if (!std::ranges::equal(sums.sums(source), right)) {
+                              return "a wrong sum";
                           }
                       }
                   }

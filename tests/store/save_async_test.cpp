@@ -27,6 +27,7 @@ using namespace std::chrono_literals;
 using test::error_of;
 using test::expect_holds;
 using test::Tensors;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 class SaveAsync : public ::testing::Test {
@@ -131,6 +132,69 @@ TEST_F(SaveAsync, AFailureIsThrownByResultOrByTheNextSave) {
     const Error error = error_of([&] { own.save_async(tensors_.state(), {.step = 8}); });
     EXPECT_THAT(error.what(), HasSubstr("save of step 7 failed, and step 8 was not begun"));
     EXPECT_EQ(own.save_async(tensors_.state()).result().generation, 2U);
+}
+
+TEST_F(SaveAsync, AFailureIsThrownByWait) {
+    CheckpointStore one = store();
+    EXPECT_TRUE(one.wait());
+    CheckpointStore other = store();
+    other.save(tensors_.state());  // has the lock, so the save of the first store fails
+    one.save_async(tensors_.state(), {.step = 7});
+    const Error error = error_of([&] { one.wait(); });
+    EXPECT_EQ(error.reason(), ErrorCode::kSystem);
+    EXPECT_EQ(error.system_errno(), EAGAIN);
+    EXPECT_THAT(error.what(), HasSubstr("the save of step 7 in the background failed"));
+    EXPECT_TRUE(one.wait());  // it was reported
+}
+
+TEST_F(SaveAsync, AFailureIsThrownByCloseAndTheStoreIsClosed) {
+    CheckpointStore one = store();
+    CheckpointStore other = store();
+    other.save(tensors_.state());
+    one.save_async(tensors_.state(), {.step = 7});
+    EXPECT_EQ(error_of([&] { one.close(); }).system_errno(), EAGAIN);
+    one.close();  // it was reported
+    EXPECT_EQ(error_of([&] { one.save(tensors_.state()); }).reason(), ErrorCode::kClosed);
+    EXPECT_EQ(error_of([&] { one.save_async(tensors_.state()); }).reason(), ErrorCode::kClosed);
+    EXPECT_TRUE(one.latest());
+    EXPECT_TRUE(one.wait());
+}
+
+TEST_F(SaveAsync, CloseFinishesTheSavesAndReleasesTheLock) {
+    CheckpointStore one = store();
+    for (std::uint64_t step = 1; step <= 3; ++step) {
+        one.save_async(tensors_.state(), {.step = step});
+    }
+    one.close();
+    CheckpointStore other = store();
+    EXPECT_EQ(other.latest()->step, 3U);
+    other.save(tensors_.state(), {.step = 4});
+    EXPECT_EQ(one.list().size(), 4U);
+}
+
+// It would wait for itself.
+TEST_F(SaveAsync, TheProgressFunctionOfASaveMayNotSave) {
+    CheckpointStore one = store();
+    std::vector<ErrorCode> refused;
+    const auto tries = [&](std::uint64_t, std::uint64_t) {
+        const auto code_of = [&](const auto& call) { refused.push_back(error_of(call).reason()); };
+        if (refused.empty()) {
+            code_of([&] { one.save(tensors_.state()); });
+            code_of([&] { one.save_async(tensors_.state()); });
+            code_of([&] { one.collect(); });
+            code_of([&] { one.remove(1); });
+            code_of([&] { one.close(); });
+            code_of([&] { one.wait(); });
+        }
+        return true;
+    };
+    one.save(tensors_.state(), {.step = 1, .progress = tries});
+    EXPECT_THAT(refused, Each(ErrorCode::kInvalidArgument));
+    EXPECT_EQ(refused.size(), 6U);
+    refused.clear();
+    one.save_async(tensors_.state(), {.step = 2, .progress = tries}).result();
+    EXPECT_EQ(refused.size(), 6U);
+    EXPECT_EQ(one.list().size(), 2U);
 }
 
 TEST_F(SaveAsync, WhatCannotBeSavedIsAnErrorOfTheCall) {

@@ -213,6 +213,7 @@ TEST_F(StorePromise, P7RetentionKeepsNewestEveryAndPinned) {
     StoreOptions options = kSmall;
     options.keep = 2;
     options.keep_every = 4;
+    options.read_back = false;  // or one more may stay
     CheckpointStore store = this->store(options);
     for (std::uint64_t i = 1; i <= 9; ++i) {
         old_.change(0, i);

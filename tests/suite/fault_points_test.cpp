@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <random>
+#include <set>
 
 namespace penstock::suite {
 namespace {
@@ -463,6 +464,76 @@ TEST(FaultsOfOperations, DiskGoesAwayAtEachInTurn) {
         succeeded = true;
         EXPECT_GE(at, sim.disk().operations()) << "success was reported";
         EXPECT_GT(at, 10U);
+    }
+}
+
+std::uint64_t size_of(Simulation& sim, const std::string& path) {
+    FileStatus status;
+    return sim.disk().status(path, status) == 0 ? status.bytes : UINT64_MAX;
+}
+
+// Two files of which the first alone fits: neither grows.
+TEST(FaultsOfOperations, RefusedRoomExtendsNoFile) {
+    const auto data = pattern(3'000'000, 1);
+    auto* const memory = const_cast<std::byte*>(data.data());
+    for (const bool by_path : {true, false}) {
+        SimulationOptions options;
+        options.core.preallocate_bytes_min = 1 << 20;
+        options.shape.reserves = true;
+        options.shape.capacity_bytes = 5'000'000;
+        Simulation sim(options);
+        for (const char* path : {"/one", "/two"}) {
+            ASSERT_TRUE((*sim.file_system().open(path, {.access = Access::kWrite, .create = true}))
+                            ->truncate(1000));
+        }
+        TransferSpec spec;
+        spec.op = Op::kWrite;
+        if (by_path) {
+            spec.paths = {"/one", "/two"};
+        } else {
+            spec.files = engine::FileList(std::vector<std::shared_ptr<os::File>>{
+                *sim.file_system().open("/one", {.access = Access::kWrite}),
+                *sim.file_system().open("/two", {.access = Access::kWrite})});
+        }
+        spec.extents = Extents(std::vector<Extent>{{1000, {memory, data.size()}, 0},
+                                                   {1000, {memory, data.size()}, 1}});
+        {
+            const Handle transfer(*sim.core().start(std::move(spec)));
+            ASSERT_TRUE(sim.run(*transfer));
+            ASSERT_NE(transfer->error(), nullptr) << by_path;
+            EXPECT_EQ(transfer->error()->system_errno, ENOSPC);
+        }
+        EXPECT_EQ(size_of(sim, "/one"), 1000U) << by_path;
+        EXPECT_EQ(size_of(sim, "/two"), 1000U) << by_path;
+        EXPECT_EQ(sim.disk().space().free_bytes, 5'000'000U - 2000U) << by_path;
+    }
+}
+
+// io_uring at the limit on threads: a call that blocks needs none.
+TEST(FaultsOfOperations, CancelledByTheKernelIsTriedByACall) {
+    const auto data = pattern(3'000'000, 1);
+    for (const bool forever : {false, true}) {
+        Simulation sim(SimulationOptions{});
+        std::set<std::uint64_t> struck;
+        sim.disk().set_faults([&](const DiskAccess& access) -> Fault {
+            const bool strike = struck.insert(access.offset).second || forever;
+            return {.system_errno = strike ? ECANCELED : 0};
+        });
+        TransferSpec spec;
+        spec.op = Op::kWrite;
+        spec.paths = {"/one"};
+        spec.extents = Extents(
+            std::vector<Extent>{{0, {const_cast<std::byte*>(data.data()), data.size()}, 0}});
+        const Handle transfer(*sim.core().start(std::move(spec)));
+        ASSERT_TRUE(sim.run(*transfer));
+        ASSERT_EQ(transfer->error() != nullptr, forever)
+            << (forever ? "" : transfer->error()->describe());
+        if (forever) {
+            EXPECT_EQ(transfer->error()->system_errno, ECANCELED);
+            EXPECT_THAT(transfer->error()->describe(), ::testing::HasSubstr("ulimit -u"));
+        } else {
+            EXPECT_GE(struck.size(), 3U);
+        }
     }
 }
 

@@ -133,7 +133,7 @@ TEST_P(Life, CancelInEveryState) {
     EXPECT_TRUE(std::equal(into.begin(), into.end(), data.begin()));
 }
 
-TEST_P(SlowDisk, CancelDoesNotWaitForWhatIsQueued) {
+TEST_P(SlowDisk, CancelDoesNotWaitForWhatIsQueuedTimed) {
     use(small_blocks(), slow(20'000'000));
     const File file = with_bytes("file", pattern(16 << 20, 1));  // 256 requests, 2.5 s
     std::vector<std::byte> into(16 << 20);

@@ -4,6 +4,7 @@
 #include "base/align.hpp"
 #include "os/file.hpp"
 #include "suite/suite.hpp"
+#include "support/seccomp.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -365,6 +366,38 @@ TEST_P(PageCache, ADirectWriteUnderAMapIsCoherentOrReported) {
                     << "version " << version << ", word " << i;
             }
         }
+    }
+}
+
+// Reads of what is in the page cache try a call that waits for nothing, which a sandbox may refuse.
+TEST(PageCacheRefused, CallThatReadsTheCacheAlone) {
+    const std::string path = scratch_folder() + "/refused";
+    for (const int refusal : {EPERM, EACCES, ENOSYS}) {
+        EXPECT_EQ(test::in_child([&]() -> std::string {
+                      if (!test::refuse_system_call(SYS_preadv2, refusal)) {
+                          return "no seccomp";
+                      }
+                      Engine engine;
+                      const auto data = pattern(3 << 20, 1);
+                      engine.write(path, data, 0, {.cache = CachePolicy::kCached});
+                      const File file = FileSystem::local().open(path);
+                      std::string wrong;
+                      for (const std::size_t bytes : {100, 4096, 100'000, 3 << 20}) {
+                          std::vector<std::byte> back(bytes);
+                          const auto error = error_of([&] {
+                              for (int i = 0; i < 6; ++i) {
+                                  engine.read(file, back, 0);
+                              }
+                              return engine.read(path, back, 0);
+                          });
+                          wrong += error ? error->what() : "";
+                          wrong +=
+                              std::equal(back.begin(), back.end(), data.begin()) ? "" : "bytes";
+                      }
+                      std::filesystem::remove(path);
+                      return wrong;
+                  }),
+                  "");
     }
 }
 

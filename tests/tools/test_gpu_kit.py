@@ -38,7 +38,7 @@ def test_what_comes_after_the_time_is_named_and_not_run(tmp_path):
 def test_what_is_past_its_time_is_asked_to_clean_up_with_all_that_it_started(tmp_path):
     run = test_gpu.Run({"PATH": "/usr/bin:/bin"}, 60)
     tidy = f"trap 'touch {tmp_path}/tidy; exit 0' TERM; sleep 60 & wait"
-    assert run.step("slow", ["sh", "-c", f"sh -c '{tidy.replace(chr(39), chr(34))}' & wait"], seconds=0.5) is None
+    assert run.step("slow", ["sh", "-c", f"sh -c '{tidy.replace(chr(39), chr(34))}' & wait"], seconds=2) is None
     assert states(run) == ["cut"]
     for _ in range(100):
         if (tmp_path / "tidy").exists():

@@ -2,6 +2,7 @@
 """The tables of results: what missed comes first, and what is undecided says on which side it stands."""
 
 import make_status
+import test_choice
 
 TABLE = [
     {"id": name, "what": name, "peer": "them", "place": "disk", "bar": bar}
@@ -64,3 +65,33 @@ def test_figures_have_the_median_and_a_unit():
     assert make_status.absolute("iops", runs) == "3 thousand a second"
     assert make_status.absolute("seconds", runs) == "2.00 s"
     assert make_status.absolute("value", runs) == ""
+
+
+def results_of(folder, **outcomes):
+    folder.mkdir(exist_ok=True)
+    for stem, outcome in outcomes.items():
+        inside = "<failure message='m'/>" if outcome == "failed" else ""
+        name = stem.replace("__", ".").replace("again_", "again-").replace("_1", "-1")
+        case = f"<testcase classname='A' name='x' status='run'>{inside}</testcase>"
+        (folder / f"{name}.xml").write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
+    return make_status.test_results(folder)
+
+
+def test_what_passed_when_it_was_run_again_is_flaky(tmp_path):
+    results = results_of(tmp_path, release__a_test="failed", release__a_test__again_1_1="passed")
+    assert results == {"A.x": {"release": "flaky"}}
+    assert make_status.verdict(["A.*"], results) == "passed (1, 1 of them flaky)"
+    results = results_of(tmp_path, release__a_test__again_1_1="failed")
+    assert make_status.verdict(["A.*"], results) == "**failed** (1 of 1)"
+
+
+def test_the_commit_of_the_last_whole_run_that_passed_is_kept():
+    left_out = {"asan-ubsan": ["a_test", "b_test"], "tsan": []}
+    run = {"commit": "0" * 40, "changed": False, "level": "ci", "failed": 0, "left_out": left_out}
+    text = "\n".join(make_status.run_text(run, ""))
+    assert test_choice.LAST_RUN.search(text)[1] == "0" * 40
+    assert "Of asan-ubsan it left out, for a run before or after it: a_test, b_test." in text and "tsan" not in text
+    for other in ({"failed": 1}, {"changed": True}, {"level": "test"}):
+        assert make_status.run_text({**run, "commit": "1" * 40, **other}, f"a\n{text}b") == text.split("\n")
+        assert make_status.run_text({**run, **other}, "nothing yet") == []
+    assert make_status.run_text({}, "nothing yet") == []

@@ -2,7 +2,6 @@
 """The runner counts exactly, fails what is over budget or dies, and leaves no child behind when it is stopped."""
 
 import collections
-import itertools
 import os
 import signal
 import subprocess
@@ -50,14 +49,22 @@ def test_googletest_is_counted_from_its_xml(tmp_path):
     counts = test_counts.count_gtest(xml, tmp_path / "x.log", "a_test")
     assert str(counts) == "1 passed, 1 failed, 1 skipped"
     assert counts.skipped == [("a_test: A.away", "needs root")]
-    assert "1 is not 2" in counts.failed[0][1]
+    assert "1 is not 2" in counts.failed[0].text
 
 
 def test_a_program_that_dies_fails_the_test_it_was_in(tmp_path):
     log = tmp_path / "x.log"
     log.write_text("[ RUN      ] A.good\n[       OK ] A.good (0 ms)\n[ RUN      ] A.deadly\nSegmentation fault\n")
     counts = test_counts.count_gtest(tmp_path / "none.xml", log, "a_test")
-    assert (counts.passed, [name for name, _ in counts.failed]) == (1, ["a_test: A.deadly"])
+    assert (counts.passed, [failure.name for failure in counts.failed]) == (1, ["a_test: A.deadly"])
+
+
+def test_a_pytest_that_dies_fails_the_test_it_was_in(tmp_path):
+    log = tmp_path / "x.log"
+    log.write_text("t/test_a.py::test_b PASSED  [ 3%]\nt/test_a.py::TestC::test_d[a b] Fatal Python error: Aborted\n")
+    counts = test_counts.count_junit(tmp_path / "none.xml", log, "pytest")
+    names = [failure.name for failure in counts.failed]
+    assert (counts.passed, names) == (1, ["pytest: t/test_a.py::TestC::test_d[a b]"])
 
 
 def test_pytest_is_counted_from_its_xml(tmp_path):
@@ -106,9 +113,13 @@ def test_a_failed_gate_ends_its_part(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_part_over_its_budget_fails():
-    total = run(shell("sleep 0.3"), budget_s=0.1)
-    assert [name for name, _ in total.failed] == ["part.budget"]
+def test_a_part_over_its_budget_is_named_and_fails_nothing(capsys):
+    runner = run_tests.Runner(budget_scale=1.0)
+    runner.run_part(Part("part", 0.1, [shell("sleep 0.3")]))
+    assert str(runner.total) == "1 passed, 0 failed, 0 skipped"
+    run_tests.report(runner.total, "1.0 minutes", runner.late)
+    late, minutes, counts = capsys.readouterr().out.splitlines()[-3:]
+    assert late.startswith("over budget: part took ") and (minutes, counts) == ("1.0 minutes", str(runner.total))
 
 
 def test_what_a_step_leaves_running_is_stopped(tmp_path):
@@ -154,18 +165,24 @@ def test_stopping_the_runner_lets_its_children_clean_up(tmp_path, number):
 
 
 def test_every_part_is_named_once_and_has_a_budget():
-    names = [part.name for part in test_parts.parts("long")]
+    names = [part.name for part in test_parts.parts()]
     assert len(names) == len(set(names))
-    # `make test` is to take 15 minutes and `.ci/run` 60, on 2 idle cores; budgets leave room for a shared machine.
+    # Budgets leave room for a shared machine.
     assert sum(part.budget_s for part in test_parts.parts("test")) <= 45 * 60
     assert sum(part.budget_s for part in test_parts.parts("ci")) <= 85 * 60
 
 
 def test_a_level_runs_what_the_levels_before_it_run():
+    every = {part.name: part for part in test_parts.parts()}
     levels = [[part.name for part in test_parts.parts(level)] for level in test_parts.LEVELS]
-    for before, after in itertools.pairwise(levels):
-        assert after[: len(before)] == before
-        assert len(after) > len(before)
+    for before, after, level in zip(levels, levels[1:], test_parts.LEVELS):
+        still = [name for name in before if every[name].until != level]
+        assert after[: len(still)] == still
+        assert len(after) > len(still)
+    # The hostile tests of a level have those of the level before it in them.
+    assert [[name for name in level if "hostile" in name] for level in levels] == [
+        ["hostile"], ["hostile-ci"], ["hostile-long"],
+    ]  # fmt: skip
 
 
 def test_all_python_tests_can_run_in_one_call_of_pytest():
@@ -180,3 +197,12 @@ def test_all_python_tests_can_run_in_one_call_of_pytest():
     for path in (path for path in files() if path.suffix == ".py" and path.parent in folders):
         text = (ROOT / path).read_text()
         assert "\nfrom conftest " not in text and "\nimport conftest" not in text, f"{path}: which conftest is meant?"
+
+
+def test_ci_says_what_failed_before_it_is_stopped_from_outside(tmp_path):
+    text = (ROOT / ".ci" / "run").read_text()
+    assert "--within 5100 " in text and "timeout --kill-after=30 2400 " in text  # of the 5,400 s that it has
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci" / "run").write_text(text)
+    done = subprocess.run(["bash", tmp_path / ".ci" / "run"], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"

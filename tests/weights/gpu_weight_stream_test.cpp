@@ -198,6 +198,16 @@ TEST_F(GpuWeights, AnyBudgetsGiveTheStreamTheBytesOfTheFilesHoweverLateItIs) {
     }
 }
 
+TEST_F(GpuWeights, AFirstPassReadsEachUnitOnceInAnyOrder) {
+    GpuWeightStream stream = open(0, 0);
+    for (std::size_t unit = units_.size(); unit-- > 0;) {
+        stream.acquire(unit, handle());
+        stream.release(unit, handle());
+    }
+    synchronize();
+    EXPECT_LE(stream.stats().bytes_read, stream.plan().read_bytes + 2 * stream.plan().slot_bytes);
+}
+
 TEST_F(GpuWeights, ASlotIsNotUsedAgainBeforeTheStreamHasPassedAndNobodyWaitsForIt) {
     for (const double in_host : {0.0, 1.2}) {
         GpuWeightStream stream = open(0, in_host);

@@ -254,7 +254,7 @@ TEST_F(ExpertsPerToken, NextToTheFileThatIsNamedAndInAnyFolder) {
     EXPECT_EQ(find_experts_per_token(*engine_, folders), 8U);
 }
 
-TEST(MemoryRate, IsMeasured) {
+TEST(MemoryRate, IsMeasuredTimed) {
     for (const unsigned threads : {0U, 1U, 3U}) {
         EXPECT_GT(measure_memory_rate(threads, 5ms), 1e7);
     }

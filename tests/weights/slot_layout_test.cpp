@@ -71,5 +71,43 @@ TEST(SlotLayout, AnyTensors) {
     }
 }
 
+TEST(ImageLayout, AnImageIsLikeTheFiles) {
+    const std::vector<StoredTensor> tensors{stored_tensor({{1, 100, 1000}}, 1000, 2),
+                                            stored_tensor({{0, 5100, 8000}}, 8000, 2),
+                                            stored_tensor({{0, 5000, 100}}, 100, 2)};
+    const ImageLayout layout = lay_out_image(tensors, std::vector<std::uint64_t>{14'000, 2000});
+    EXPECT_THAT(layout.places, testing::ElementsAre(16'384 + 100, 5100, 5000));
+    EXPECT_EQ(layout.bytes, 16'384U + 4096U);
+}
+
+// One may be given back while the other stays: no byte, and no whole page of one, is another's.
+TEST(ImageLayout, TensorsThatShareBytesOfAFileShareNoMemory) {
+    for (std::uint64_t seed = 0; seed < 500; ++seed) {
+        std::mt19937_64 random(seed);
+        std::vector<StoredTensor> tensors;
+        const std::vector<std::uint64_t> file_bytes{40'000, 60'001};
+        while (tensors.size() < 1 + seed % 20) {
+            const auto file = static_cast<std::uint32_t>(random() % 2);
+            const std::uint64_t offset = random() % 3 == 0 && !tensors.empty()
+                                             ? tensors.back().offset() % 20'000
+                                             : random() % 20'000;
+            const std::uint64_t bytes = 1 + random() % 20'000;
+            tensors.push_back(stored_tensor({{file, offset, bytes}}, bytes, 2));
+        }
+        const ImageLayout layout = lay_out_image(tensors, file_bytes);
+        std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+        for (std::size_t i = 0; i < tensors.size(); ++i) {
+            EXPECT_EQ(layout.places[i] % (tensors[i].keeps_place() ? 4096 : 64),
+                      tensors[i].keeps_place() ? tensors[i].offset() % 4096 : tensors[i].residue);
+            ranges.emplace_back(layout.places[i], layout.places[i] + tensors[i].bytes);
+        }
+        std::sort(ranges.begin(), ranges.end());
+        EXPECT_LE(ranges.back().second, layout.bytes) << seed;
+        for (std::size_t i = 1; i < ranges.size(); ++i) {
+            EXPECT_LE(ranges[i - 1].second, ranges[i].first) << seed;
+        }
+    }
+}
+
 }  // namespace
 }  // namespace penstock::weights

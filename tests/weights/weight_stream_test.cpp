@@ -148,6 +148,22 @@ TEST_F(WeightStreamTest, AnyOrderIsRight) {
     EXPECT_EQ(stream.stats().on_demand, demanded);
 }
 
+// A first pass in an order that is not that of the list reads each unit once all the same.
+TEST_F(WeightStreamTest, AFirstPassReadsEachUnitOnce) {
+    save(12, 3000, "model.safetensors");
+    for (const std::size_t step : {12U, 5U}) {  // backwards, and in leaps
+        WeightStream stream(engine_, table_, units_, {.memory_bytes = least()});
+        for (std::size_t i = 1; i <= units_.size(); ++i) {
+            const std::size_t unit = i * step % units_.size();
+            expect_unit(stream, unit);
+            stream.release(unit);
+        }
+        const std::uint64_t needed = stream.stats().needed_bytes;
+        EXPECT_EQ(needed, stream.plan().read_bytes);
+        EXPECT_LE(stream.stats().bytes_read, needed + 2 * stream.plan().slot_bytes);  // the next
+    }
+}
+
 TEST_F(WeightStreamTest, HeldUnitsStay) {
     save(5, 3000, "model.safetensors.index.json");
     WeightStream stream(engine_, table_, units_, {.memory_bytes = 3 * least() / 2, .slots = 3});
@@ -190,6 +206,30 @@ TEST_F(WeightStreamTest, BudgetsMayChange) {
     }
     EXPECT_EQ(error_of([&] { stream.set_memory(small - 1); }).reason(), ErrorCode::kOutOfMemory);
     expect_pass(stream);
+}
+
+// Tied tensors of a .pt: two names for the same bytes of the file.
+TEST_F(WeightStreamTest, TensorsThatShareBytesOfAFileKeepThemWhenOneGoes) {
+    save(6, 9000, "model.safetensors");
+    const auto entry = [this](const std::string& name) {
+        return std::find_if(table_.tensors.begin(), table_.tensors.end(),
+                            [&](const TensorEntry& one) { return one.name == name; });
+    };
+    for (std::size_t layer = 1; layer < 6; ++layer) {
+        for (const char* const tensor : {"q", "up"}) {
+            const std::string first = fmt::format("layers.0.{}", tensor);
+            const std::string name = fmt::format("layers.{}.{}", layer, tensor);
+            entry(name)->stretches = entry(first)->stretches;
+            data_[name] = data_[first];
+        }
+    }
+    WeightStream stream(engine_, table_, units_, {.memory_bytes = 2 * total_});
+    const std::uint64_t small = least();
+    std::mt19937_64 random(3);
+    for (int step = 0; step < 30; ++step) {
+        stream.set_memory(small + random() % total_);
+        expect_pass(stream);
+    }
 }
 
 TEST_F(WeightStreamTest, ViewsOutliveTheStream) {

@@ -29,7 +29,8 @@ first line says so.
 
 Every save ends durable on every side: data, file and folder are synced before its clock stops. Loads are cold and go
 to fresh tensors; what a side loads first is compared with what was saved, bit for bit. The sides take turns, in another
-order each round; figures are medians, with the least and the most.
+order each round; figures are medians, with the least and the most. Before each turn the host of a virtual machine has
+backed the memory that the turn takes: its page faults count for no side.
 fio writes and reads the same number of bytes in blocks of 1 MiB, 16 at once, past the page cache: what the disk gives.
 
 examples:

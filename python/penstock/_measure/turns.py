@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import penstock
-from penstock._measure import sides, storage
+from penstock._measure import host_memory, sides, storage
 from penstock._measure.models import bytes_of, tensors_of
 from penstock._measure.tool import ToolError
 
@@ -41,7 +41,9 @@ class Figures:
         }
 
 
-def _timed(call: Callable[..., Any], *words: Any) -> tuple[float, float, Any]:
+def _timed(size: int, call: Callable[..., Any], *words: Any) -> tuple[float, float, Any]:
+    """Free memory of `size` bytes is backed before the clock starts: a load makes as much, and a save may copy."""
+    host_memory.back_memory(size)
     before = resource.getrusage(resource.RUSAGE_SELF)
     start = time.perf_counter()
     result = call(*words)
@@ -99,12 +101,12 @@ class Bench:
         path = os.path.join(self._folder, f"state.{side.suffix}")
         self._tell(f"{told}: {side.title}, save")
         try:
-            seconds, cpu_s, _ = _timed(side.save, self._flat if side.flat else self._state, path)
+            seconds, cpu_s, _ = _timed(self.bytes, side.save, self._flat if side.flat else self._state, path)
             self._note(side.title, "save", seconds, cpu_s)
             if "load" in self._verbs:
                 self._tell(f"{told}: {side.load_title}")
                 storage.make_cold(path)
-                seconds, cpu_s, loaded = _timed(side.load, path)
+                seconds, cpu_s, loaded = _timed(self.bytes, side.load, path)
                 self._note(side.load_title, "load", seconds, cpu_s)
                 if len(self.figures[side.load_title, "load"].seconds) == 1:
                     self._compare(dict(tensors_of(loaded)), side.load_title)
@@ -126,7 +128,7 @@ class Bench:
         self._tell(f"{told}: penstock save_async")
         path = os.path.join(self._folder, "async.pt")
         try:
-            seconds, cpu_s, pending = _timed(penstock.save_async, self._state, path)
+            seconds, cpu_s, pending = _timed(self.bytes, penstock.save_async, self._state, path)
             pending.result()
             self._note("penstock save_async", "stall", seconds, cpu_s)
         finally:

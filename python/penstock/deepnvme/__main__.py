@@ -64,6 +64,8 @@ def _new_main() -> types.ModuleType:
     vars(module).update({name: value for name, value in _OF_THE_VERSION.items() if name in globals()})
     vars(module)["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
+    if "__mp_main__" in sys.modules:  # multiprocessing was imported before: what it pickles is of the program
+        sys.modules["__mp_main__"] = module
     return module
 
 

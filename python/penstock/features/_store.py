@@ -181,9 +181,13 @@ class FeatureTable:
         return self._opened.hint(self._index, _gathered.numbers(ids))
 
 
-def _ram_bytes(ram: int | str | None) -> int | str:
-    if ram == "auto":
-        return _core.available_memory_bytes() // 2
+def _ram_bytes(ram: int | str | None) -> int | str | None:
+    """None: kRamIfSmall."""
+    if isinstance(ram, str):
+        if ram == "small":
+            return None
+        if ram == "auto":
+            return _core.available_memory_bytes() // 2
     return 0 if ram is None else ram
 
 
@@ -197,9 +201,12 @@ class FeatureStore:
         rows = store["paper"].gather(ids)
         both = store.gather({"paper": ids, "author": others})
 
-    ram: bytes ("4GiB") for rows that stay in memory; the tables share them in the ratio of their sizes. "auto": as many
-        as all rows take, but at most half of the memory that the process may still take now. None: no row stays. Each
-        process has its own memory, also each worker of a DataLoader.
+    ram: bytes ("4GiB") for rows that stay in memory; the tables share them in the ratio of their sizes. "small": as
+        many as all rows take, if that is at most a sixteenth of the memory that the process may still take now;
+        blocking gathers then also read some rows that they were not asked for, until all are there. Otherwise, for a
+        `.npy`, and with `hot` or `device_memory`, no row stays. "auto": as many as all rows take, but at most half of
+        that memory. None: no row stays. Each process has its own memory, also each worker of a DataLoader. describe()
+        says what was chosen.
     policy: which rows stay: "window" (rows that hints name, the soonest first, then the most used ones), "static" (hot
         rows, and the first ones that were read), "clock", "s3fifo".
     hot: ids that are read into memory now, the most used first, as far as they fit (first into memory of the GPU, if
@@ -223,7 +230,7 @@ class FeatureStore:
     def __init__(
         self,
         path: Path,
-        ram: int | str | None = None,
+        ram: int | str | None = "small",
         policy: Policy = "window",
         hot: Any = None,
         device_memory: int | str | None = None,
@@ -266,7 +273,7 @@ class FeatureStore:
     def open(
         cls,
         path: Path,
-        ram: int | str | None = None,
+        ram: int | str | None = "small",
         policy: Policy = "window",
         hot: Any = None,
         device_memory: int | str | None = None,
@@ -448,6 +455,10 @@ class FeatureStore:
     def stats(self) -> FeatureStats:
         """Counts since it was opened, in this process."""
         return FeatureStats(**self._opened.stats())
+
+    def describe(self) -> str:
+        """Which rows stay in memory, and why, for people."""
+        return self._opened.describe()
 
     def close(self) -> None:
         """Closes the store. Later calls raise ValueError; running gathers continue."""

@@ -107,7 +107,7 @@ class GIDS:
         num, offset = (
             _arguments.whole("read_tensor", name, value) for name, value in [("num", num), ("offset", offset)]
         )
-        return next(iter(self.store.tables.values())).gather(torch.arange(offset, offset + num))
+        return next(iter(self.store.tables.values())).gather(torch.arange(offset, offset + num, device="cpu"))
 
     def set_required_storage_access(self, *ignored: Any) -> None:
         """Does nothing: a gather keeps the device's queue full without this setting."""

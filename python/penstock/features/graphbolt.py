@@ -26,7 +26,11 @@ class Feature:
     @_arguments.named
     def read(self, ids: Any = None) -> torch.Tensor:
         """The rows of `ids`; None: all. Blocks."""
-        return self._table.gather(torch.arange(len(self._table))) if ids is None else self._table.gather(**_asked(ids))
+        return (
+            self._table.gather(torch.arange(len(self._table), device="cpu"))
+            if ids is None
+            else self._table.gather(**_asked(ids))
+        )
 
     @_arguments.named
     def read_async(self, ids: Any) -> Iterator[Any]:

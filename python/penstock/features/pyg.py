@@ -24,7 +24,7 @@ import torch_geometric.data
 import torch_geometric.sampler
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
-from penstock import _arguments
+from penstock import _arguments, _modes
 from penstock.features import _graph
 
 __all__ = ["FeatureStore", "GraphStore", "NeighborSampler"]
@@ -49,6 +49,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):
         if attrs is None:
             attrs = {_key_of(name): name for name in tables}
         for key, name in attrs.items():
+            _refuse_edges("FeatureStore: attrs", key)
             if name not in tables:
                 raise ValueError(
                     f"FeatureStore: attrs: {key}: expected a table of {tables}, got {_arguments.shown(name)}"
@@ -72,6 +73,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):
 
     def _put_tensor(self, tensor: Any, attr: Any) -> bool:
         key = (attr.group_name, attr.attr_name)
+        _refuse_edges("put_tensor", key)
         if key in self._tables:
             raise ValueError(
                 f"put_tensor: {key} is the table '{self._tables[key]}' of a file, which is not changed here"
@@ -87,9 +89,11 @@ class FeatureStore(torch_geometric.data.FeatureStore):
     def _remove_tensor(self, attr: Any) -> bool:
         return self._tensors.pop((attr.group_name, attr.attr_name), None) is not None
 
+    @_modes.plain
     def _get_tensor(self, attr: Any) -> Any:
         return self._multi_get_tensor([attr])[0]
 
+    @_modes.plain
     def _multi_get_tensor(self, attrs: list[Any]) -> list[Any]:
         found: list[Any] = [None] * len(attrs)
         wanted: dict[str, Any] = {}
@@ -124,6 +128,17 @@ class FeatureStore(torch_geometric.data.FeatureStore):
 
     def __repr__(self) -> str:
         return f"FeatureStore({[*self._tables, *self._tensors]})"
+
+
+def _refuse_edges(verb: str, key: Any) -> None:
+    """PyTorch Geometric's loaders take no attributes of edges from a feature store: none of a named type of edges, and
+    those of a graph of one type by the numbers of nodes."""
+    group, name = key
+    if isinstance(group, tuple) or (group is None and str(name).startswith("edge_")):
+        raise ValueError(
+            f"{verb}: {key}: PyTorch Geometric's loaders do not take attributes of edges from a feature store; leave "
+            "this one out, and gather it in the loader's transform=: store[table].gather(batch[edge_type].e_id)"
+        )
 
 
 def _key_of(table: str) -> _Key:
@@ -163,6 +178,7 @@ class GraphStore(torch_geometric.data.GraphStore):
         named = {None: graphs} if isinstance(graphs, _graph.Graph) else dict(graphs or {})
         self.graphs: dict[Any, _graph.Graph] = named
 
+    @_modes.plain
     def _put_edge_index(self, edge_index: Any, edge_attr: Any) -> bool:
         row, col = edge_index
         layout = edge_attr.layout.value
@@ -176,6 +192,7 @@ class GraphStore(torch_geometric.data.GraphStore):
         self.graphs[edge_attr.edge_type] = graph
         return True
 
+    @_modes.plain
     def _get_edge_index(self, edge_attr: Any) -> Any:
         graph = self.graphs.get(edge_attr.edge_type)
         if graph is None or edge_attr.layout.value != "csc":
@@ -264,10 +281,12 @@ class NeighborSampler(torch_geometric.sampler.BaseSampler):
         exist (persistent_workers) are not affected."""
         self._epoch = _arguments.whole("set_epoch", "epoch", epoch)
 
+    @_modes.plain
     def sample_from_nodes(self, inputs: Any, **keywords: Any) -> Any:
         """For a node loader: returns a SamplerOutput or HeteroSamplerOutput."""
         return self._directed(node_sample(inputs, self._sample))
 
+    @_modes.plain
     def sample_from_edges(self, inputs: Any, neg_sampling: Any = None, **keywords: Any) -> Any:
         """For a link loader: returns a SamplerOutput or HeteroSamplerOutput."""
         neg_sampling = torch_geometric.sampler.NegativeSampling.cast(neg_sampling)

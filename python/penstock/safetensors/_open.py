@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from penstock import _arguments, _core, _errors, _load, _state
+from penstock import _arguments, _core, _errors, _load, _modes, _state
 
 if TYPE_CHECKING:
     import jax
@@ -38,8 +38,8 @@ class OpenFile:
         is_bytes = isinstance(source, (bytes, bytearray))
         path, given = ("bytes", bytes(source)) if is_bytes else (os.fspath(source), handle)
         try:
-            opened = _load.Source(os.fsdecode(path), "load", None, "auto", given, 0 if is_bytes else None)
-        except _errors.Damaged as error:  # errors of the system are not changed
+            opened = _load.Source(os.fsdecode(path), "load", None, "auto", "keep", given, 0 if is_bytes else None)
+        except (_errors.Damaged, _errors.Unsupported) as error:  # errors of the system are not changed
             raise SafetensorError(str(error)) from error
         if opened.kind != "safetensors":
             raise SafetensorError(f"load: '{opened.path}' is not a .safetensors; penstock.load() reads it")
@@ -65,7 +65,7 @@ class OpenFile:
             parts.append((*self._rows[name][:2], bytes_of(kind, shape)))
         try:
             return list(self._file.read(parts, None))
-        except _errors.Damaged as error:
+        except (_errors.Damaged, _errors.Unsupported) as error:
             raise SafetensorError(str(error)) from error
 
     def fill(self, names: list[str], tensors: list[Any]) -> list[int]:
@@ -75,7 +75,7 @@ class OpenFile:
         items = [self._rows[name][0] for name in names]
         try:
             return list(self._file.fill(items, tensors, tensors, names, lambda _: None, None))
-        except _errors.Damaged as error:
+        except (_errors.Damaged, _errors.Unsupported) as error:
             raise SafetensorError(str(error)) from error
 
     def cut(self, name: str, begin: int, end: int) -> OpenFile | None:
@@ -231,6 +231,7 @@ class Slice(Generic[_Tensor]):
     def get_dtype(self) -> str:
         return self._file.row(self._name)[0]
 
+    @_modes.plain
     def __getitem__(self, index: Index) -> _Tensor:
         """Of the first dimension only the rows that an integer or a slice selects are read."""
         begin, end, rest = _rows_of(index, self.get_shape())

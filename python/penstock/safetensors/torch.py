@@ -9,20 +9,26 @@ from typing import Any
 
 import torch
 
-from penstock import _arguments, _state
+from penstock import _arguments, _devices, _state
 from penstock.safetensors._open import OpenFile, all_of, bytes_of, type_named
 from penstock.safetensors._write import to_bytes, to_file
+
+
+def _like(file: OpenFile, name: str) -> tuple[torch.dtype, list[int], int]:
+    """Type, shape and bytes of a tensor."""
+    kind, shape = file.row(name)
+    named, of_torch = _state.of_torch(kind, shape)
+    return getattr(torch, named or type_named(kind, file.path, name)), of_torch, bytes_of(kind, shape)
 
 
 def tensors_of(file: OpenFile, names: list[str]) -> list[Any]:
     out = []
     for name, (memory, at) in zip(names, file.read(names), strict=True):
-        kind, shape = file.row(name)
-        dtype = getattr(torch, type_named(kind, file.path, name))
-        count = bytes_of(kind, shape) // dtype.itemsize
+        dtype, shape, size = _like(file, name)
         # Its storage is of exactly these bytes.
-        flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=at) if count else torch.empty(0, dtype=dtype)
-        out.append(flat.view(shape))
+        count = size // dtype.itemsize
+        flat = torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=at) if count else torch.empty(0)
+        out.append(flat.view(dtype).view(shape))
     return out
 
 
@@ -30,21 +36,17 @@ def tensors_on(verb: str, device: Any) -> Callable[[OpenFile, list[str]], list[A
     """The tensors_of() that makes them on a device. ValueError, TypeError."""
     if device == "cpu":
         return tensors_of
-    try:
-        where = torch.device(device)
-    except TypeError:
-        raise TypeError(f"{verb}: device: expected a device of torch, got {_arguments.got(device)}") from None
-    except RuntimeError as error:
-        raise ValueError(f"{verb}: device: {str(error).splitlines()[0]}") from None
+    where = _devices.device_of(verb, "device", device)
+    _devices.check_here(verb, "device", where)
     gpu = _state.gpu_of("cpu", where)
 
     def made(file: OpenFile, names: list[str]) -> list[Any]:
         if gpu is None:
-            return [_moved(verb, tensor, where) for tensor in tensors_of(file, names)]
+            return [tensor.to(where) for tensor in tensors_of(file, names)]
         out = []
         for name in names:
-            kind, shape = file.row(name)
-            out.append(torch.empty(shape, dtype=getattr(torch, type_named(kind, file.path, name)), device=gpu))
+            dtype, shape, _ = _like(file, name)
+            out.append(torch.empty(shape, dtype=dtype, device=gpu))
         rest = file.fill(names, out)
         for i, tensor in zip(rest, tensors_of(file, [names[i] for i in rest]), strict=True):
             out[i] = tensor.to(gpu)
@@ -58,13 +60,6 @@ def load_file(filename: str | os.PathLike[str], device: Any = "cpu") -> dict[str
     """Loads the tensors of a file. device: any device of torch, as a string, a torch.device or the number of a GPU;
     tensors are read straight to a CUDA GPU. Raises SafetensorError if it is not a .safetensors."""
     return all_of(filename, tensors_on("load_file", device))
-
-
-def _moved(verb: str, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    try:
-        return tensor.to(device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch without that device
-        raise ValueError(f"{verb}: device: torch cannot put a tensor on {str(device)!r}: {error}") from error
 
 
 @_arguments.named
@@ -102,3 +97,8 @@ def _rows(tensors: dict[str, torch.Tensor]) -> list[Any]:
         return _state._safetensors_rows(tensors)
     except ValueError as error:
         raise RuntimeError(str(error)) from error
+
+
+from penstock.safetensors._model import load_model, save_model  # noqa: E402  after what it uses
+
+__all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]

@@ -2,7 +2,8 @@
 """Models larger than memory: weights streamed from the user's own shards, layer by layer.
 
 _stream        binds parameters to memory during the call of a unit
-_matching      the tensor of the files for each parameter and buffer
+_matching      the tensor of the files for each parameter and buffer, and what is left of both
+_construction  a model with its buffers, and parameters without memory
 _outputs       results of a call do not use its weights, and no change is kept
 _turns         one call at a time, which gives back what it took
 _units         divides a model into units
@@ -16,7 +17,9 @@ _experts       experts of a mixture, read when the router has chosen them
 _conversions   parameters that transformers makes from other tensors
 _tensor_rows   penstock.TensorRows
 _refusals      operations that a streamed model refuses
+_parts         conversions that change nothing, and copies of parts
 _hugging_face  information from transformers: the class, names in the files, buffers, generation config
+_diffusers     models of diffusers: the class, types
 """
 
 from __future__ import annotations
@@ -63,13 +66,13 @@ class Streamed(Protocol):
 def stream(
     model: _Model, folder: Path | Sequence[Path], *, memory: int | str = "auto",
     units: Iterable[str] | None = None, slots: int = 2, progress: Progress = None,
-    device: Device | None = None, device_memory: int | str | None = None,
+    device: Device | None = None, device_memory: int | str | None = None, strict: bool = False,
 ) -> _Model: ...
 @overload
 def stream(
     model: type | None, folder: Path | Sequence[Path], *, memory: int | str = "auto",
     units: Iterable[str] | None = None, slots: int = 2, progress: Progress = None,
-    device: Device | None = None, device_memory: int | str | None = None,
+    device: Device | None = None, device_memory: int | str | None = None, strict: bool = False,
 ) -> _StreamedModel: ...
 # fmt: on
 
@@ -85,15 +88,18 @@ def stream(
     progress: Progress = None,
     device: Any = None,
     device_memory: int | str | None = None,
+    strict: bool = False,
 ) -> Any:
     """Runs a model that is larger than memory. `memory` bytes of its weights stay in memory; the others are read from
     the user's own files in each pass, ahead of their layer. The results are bit for bit the same as with all weights in
     memory.
 
-    model: a torch.nn.Module with its parameters on the meta device; or a class of transformers, also AutoModel...; or
-        None for the class that `config.json` in the folder names. It is changed, also by model.eval(), and returned.
+    model: a torch.nn.Module with its parameters on the meta device; or a class of transformers, also AutoModel..., or
+        of diffusers; or None for the class that `config.json` in the folder names. It is changed, also by model.eval(),
+        and returned.
     folder: a folder with the `.safetensors` and their index, or one file, or the name of a model in the local cache of
-        Hugging Face ("organization/name"; nothing is downloaded). Or a list of folders on several devices, with spread
+        Hugging Face ("organization/name"; nothing is downloaded). Of a pipeline of diffusers, its transformer or UNet;
+        give the folder of another of its models for that one. Or a list of folders on several devices, with spread
         shards, copies, or copies of some shards. Files that several folders have are read from all of them
         concurrently, in the ratio of their speeds, which are measured now. Of copies, a few blocks are compared now.
     memory: bytes, "8GiB", or "auto": the memory that this process may still take, less a reserve for activations and
@@ -107,14 +113,18 @@ def stream(
         be there. As much as fits device_memory stays on the GPU. Of the rest, as much as fits `memory` stays in pinned
         host memory and is copied in each pass. The remainder is read from the files. set_memory() is refused, and
         experts are read with their layer.
+    strict: a tensor of the files that nothing of the model takes is a KeyError. By default it is a RuntimeWarning,
+        unless the class of the model says that it does not want it (`_keys_to_ignore_on_load_unexpected`). A scale,
+        zero point or table of a weight that is taken is always an error.
 
     Outside the call of its unit a parameter has no memory: using its values is an error. Inference only. The model has
     stream_stats(), set_memory(bytes) and unstream(); for a type checker after `isinstance(model, Streamed)`, of
     penstock.weights. If two threads call it, the passes run one after the other.
     Raises MemoryError for a budget that is too small, with the minimum; KeyError and ValueError for tensors that are
-    missing or have another shape or dtype, and for copies that differ, before anything is read; NotImplementedError for
-    tensors that transformers cannot convert; penstock.Unsupported for a device if torch has no CUDA; penstock.Error in
-    a pass with a failed read (the next pass tries again)."""
+    missing or have another shape or type (only float16, bfloat16, float32 and float64 are converted), for buffers that
+    nobody computes, and for copies that differ, before anything is read; NotImplementedError for quantized files, and
+    for tensors that transformers cannot convert; penstock.Unsupported for a device if torch has no CUDA; penstock.Error
+    in a pass with a failed read (the next pass tries again)."""
     from penstock.weights._stream import start
 
-    return start(model, folder, memory, units, slots, progress, device, device_memory)
+    return start(model, folder, memory, units, slots, progress, device, device_memory, strict)

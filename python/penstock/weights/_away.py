@@ -77,6 +77,7 @@ class WeightNotInMemory(torch.Tensor):
         return self
 
     @classmethod
+    @_refusals.untraced
     def __torch_dispatch__(cls, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         operation, kwargs = func, kwargs or {}
         if operation is torch.ops.aten.detach.default:  # .data, state_dict()
@@ -116,7 +117,15 @@ for _name in ("data_ptr", "untyped_storage", "storage", "numpy", "tolist", "shar
     setattr(WeightNotInMemory, _name, _untouchable(f"{_name}()"))
 for _name in ("__reduce_ex__", "__deepcopy__"):
     setattr(WeightNotInMemory, _name, _untouchable("pickling or copying"))
-_data: Any = property(lambda self: self.detach(), _untouchable("an assignment to its .data"))
+
+
+def _set_data(away: WeightNotInMemory, value: Any) -> None:
+    """Module.to() and the like assign a tensor that they left as it is."""
+    if value is not away:
+        away.refuse("an assignment to its .data")
+
+
+_data: Any = property(lambda self: self.detach(), _set_data)
 WeightNotInMemory.data = _data
 
 

@@ -157,6 +157,12 @@ class Converted:
         """The tensors of the files, and joined ones, that must be read for this key."""
         return self.computed[key].keys if key in self.computed else [key]
 
+    def sources(self, key: str) -> list[str]:
+        """The tensors of the files that this key is made from."""
+        if key not in self._made_by:
+            return [key]
+        return [source for one in self._made_by[key].keys for source in self.sources(one)]
+
     def made(
         self, keys: Iterable[str], tensors_of: Callable[[Conversion | Cast], Mapping[str, torch.Tensor]]
     ) -> dict[str, torch.Tensor]:

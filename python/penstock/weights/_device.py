@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 import penstock
-from penstock import _core
+from penstock import _core, _devices
 from penstock._arguments import size
 
 
@@ -26,6 +26,8 @@ class Target:
 
 def target_of(device: Any, device_memory: int | str | None) -> Target | None:
     """The GPU of these arguments; None for the host."""
+    if isinstance(device, int):
+        device = _devices.device_of("stream", "device", device)
     name = "cpu" if device is None else str(device)
     if name == "cpu":
         if device_memory is not None:
@@ -45,10 +47,9 @@ def target_of(device: Any, device_memory: int | str | None) -> Target | None:
 
 def check_torch(name: str) -> None:
     if not torch.cuda.is_available():
-        built = "sees no GPU" if torch.version.cuda else "was built without CUDA"
         raise penstock.Unsupported(
-            f"stream: device={name!r}: torch {torch.__version__} {built}; install a torch with CUDA and a driver, or "
-            "leave device out, and the weights are streamed to host memory",
+            f"stream: device={name!r}: {_devices.missing(torch.device('cuda'))}; install a torch with CUDA and a "
+            "driver, or leave device out, and the weights are streamed to host memory",
             operation="stream",
         )
 

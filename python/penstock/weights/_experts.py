@@ -21,9 +21,10 @@ from penstock import _core
 from penstock.weights import _refusals
 from penstock.weights._conversions import Part
 from penstock.weights._turns import Turns
-from penstock.weights._units import Place, Unit
+from penstock.weights._units import Place, Unit, put_on, taken_off
 
 IMPLEMENTATION = "penstock"
+_RUN = "_penstock_experts"  # an attribute of modules of experts
 _READ_LIKELY = True  # benchmarks switch it off
 
 
@@ -35,7 +36,7 @@ def register() -> None:
 
 
 def _forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-    run = module.__dict__.get("_penstock_experts")
+    run = module.__dict__.get(_RUN)
     eager = type(module).forward.__wrapped__
     return eager(module, *args, **kwargs) if run is None else run(functools.partial(eager, module), args, kwargs)
 
@@ -112,7 +113,13 @@ class Experts:
             return
         self._core = _core.ExpertStream(self._paths, self._wanted, memory, reserve, self._joined, _READ_LIKELY)
         for number, layer in enumerate(self.layers):
-            layer.places[0].module.__dict__["_penstock_experts"] = functools.partial(self._run, number)
+            put_on(layer.places[0].module, _RUN, self._run_of(number))
+
+    def _run_of(self, number: int) -> Callable[..., Any]:
+        def run(eager: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return self._run(number, eager, args, kwargs)
+
+        return run
 
     def _run(self, number: int, eager: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         layer, acquire = self.layers[number], functools.partial(self._acquire, number)
@@ -156,7 +163,7 @@ class Experts:
         self._bound.clear()
         for layer in self.layers:
             if layer.places[0].module is not None:
-                layer.places[0].module.__dict__.pop("_penstock_experts", None)
+                taken_off(layer.places[0].module)
         if self._core is not None:
             self._core.close()
 

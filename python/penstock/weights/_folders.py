@@ -17,6 +17,7 @@ from penstock import _core, _errors, _state
 from penstock._arguments import got, local_path
 
 _HUB_NAME = re.compile(r"[\w.-]*\w[\w.-]*/[\w.-]*\w[\w.-]*")
+_LARGEST = ("transformer", "unet", "prior")  # of the models of a pipeline, the one that runs in each step
 _SAMPLES, _SAMPLE_BYTES = 8, 4096  # of each copy of a file
 
 
@@ -26,6 +27,14 @@ def paths_of(folder: Any, verb: str) -> list[Path]:
     if not paths:
         raise ValueError(f"{verb}: folder: got an empty list; expected a folder, or one for each device")
     return paths
+
+
+def component(folder: Path, always: bool = False) -> Path:
+    """Of the folder of a pipeline of diffusers, the folder of its largest model: it has a model_index.json, and a
+    folder for each model. Another folder as it is. One that has weights of its own is divided only `always`."""
+    if not (folder / "model_index.json").is_file() or (not always and _core.model_file(folder) is not None):
+        return folder
+    return next((folder / name for name in _LARGEST if (folder / name / "config.json").is_file()), folder)
 
 
 def _path(one: Any, verb: str) -> Path:
@@ -59,10 +68,9 @@ def weights_in(folder: Path) -> Path:
     """The file with the names of all weights of a folder: its index, or its only file of tensors."""
     if not folder.is_dir():
         return folder
-    for pattern in ("model.safetensors.index.json", "*.safetensors.index.json", "model.safetensors", "*.safetensors"):
-        found = sorted(folder.glob(pattern))
-        if len(found) == 1:
-            return found[0]
+    name = _core.model_file(folder)
+    if name is not None:
+        return folder / name
     raise FileNotFoundError(f"stream: '{folder}' {_lacking(folder)}")
 
 
@@ -76,6 +84,9 @@ def _lacking(folder: Path) -> str:
             "tensors are where; give the path of one of them, or add the model.safetensors.index.json"
         )
     others = [path for path in sorted(folder.iterdir()) if path.suffix in (".bin", ".pt", ".pth")]
+    for index in sorted(folder.glob("*.bin.index.json")):
+        made = folder / "model.safetensors.index.json"
+        return f"has no .safetensors file; `penstock checkpoint convert {index} {made}` makes them of its .bin shards"
     if others:
         return (
             f"has no .safetensors file; `penstock checkpoint convert {others[0]} {folder / 'model.safetensors'}` makes "

@@ -8,14 +8,16 @@ import copy
 import json
 import re
 import sys
-from collections.abc import Container
+import types
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import penstock
-from penstock.weights import _experts
+from penstock import _state
+from penstock.weights import _construction, _experts
 from penstock.weights._conversions import Conversion
 
 
@@ -29,8 +31,9 @@ def made(model: Any, folder: Path, infos: list[penstock.TensorInfo]) -> Any:
     automatic = hasattr(model, "_model_mapping")  # AutoModelForCausalLM and the like
     if model is not None and not automatic and not hasattr(model, "config_class"):
         raise TypeError(
-            f"stream: model: {model.__name__} is no class of transformers; make the model on the meta device, and give "
-            f"it: `with torch.device('meta'): model = {model.__name__}(...)`"
+            f"stream: model: {model.__name__} is no class of transformers or diffusers; make the model on the meta "
+            f"device, and give it: `with torch.device('meta'): model = {model.__name__}(...)`. If that fails, because "
+            "its constructor computes with values, `with accelerate.init_empty_weights():` works"
         )
     names = _architectures(folder) if model is None else []
     try:
@@ -50,7 +53,7 @@ def made(model: Any, folder: Path, infos: list[penstock.TensorInfo]) -> Any:
     config = (transformers.AutoConfig if automatic else model.config_class).from_pretrained(folder)
     if automatic:
         model, config = _chosen(model, config, folder)
-    out = _empty(model, config, infos)
+    out = _empty(model, config, infos, _construction.with_buffers)
     if out.can_generate() and (folder / "generation_config.json").exists():
         out.generation_config = transformers.GenerationConfig.from_pretrained(folder)
     return out.eval()
@@ -84,31 +87,22 @@ def _architectures(folder: Path) -> list[str]:
     return list(found.get("architectures") or []) if isinstance(found, dict) else []
 
 
-def _empty(model: Any, config: Any, infos: list[penstock.TensorInfo]) -> Any:
-    """A model on the meta device, with the same dtypes as from from_pretrained(dtype="auto")."""
+def _empty(model: Any, config: Any, infos: list[penstock.TensorInfo], on: Any = _construction.on_meta) -> Any:
+    """A model with its parameters on the meta device, and the dtypes that from_pretrained(dtype="auto") gives. on: how
+    it is constructed."""
     from transformers import core_model_loading, initialization
 
-    floats = (getattr(torch, info.dtype, torch.bool) for info in infos)
-    dtype = config.dtype or next((dtype for dtype in floats if dtype.is_floating_point), torch.float32)
-    with torch.device("meta"), initialization.meta_device_safe_creation_ops():
-        out = model._from_config(config, dtype=dtype)
-    _move_to_meta(out)
+    dtype = config.dtype or next((info.dtype for info in infos if info.dtype in _state.FLOATS), torch.float32)
+    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype  # save_pretrained() makes it a name
+    with initialization.meta_device_safe_creation_ops():
+        out = on(lambda: model._from_config(copy.deepcopy(config), dtype=dtype))
+    _construction.move_parameters(out)
     if plan := out._get_dtype_plan(dtype):  # parameters that stay float32 in a model of 16 bits
         pattern, named, _ = core_model_loading.build_glob_alternation(list(plan))
         for name, parameter in out.named_parameters():
             if found := pattern.search(name):
                 parameter.data = parameter.data.to(plan[named[found.lastgroup]])
     return out
-
-
-def _move_to_meta(model: Any) -> None:
-    """Moves the parameters that a model makes in memory whatever the default device is: torch.FloatTensor()."""
-    moved: dict[int, torch.nn.Parameter] = {}  # tied parameters remain one object
-    for module in model.modules():
-        for name, one in module._parameters.items():
-            if one is not None and not one.is_meta:
-                moved.setdefault(id(one), torch.nn.Parameter(one.to("meta"), one.requires_grad))
-                module._parameters[name] = moved[id(one)]
 
 
 def check(model: Any, infos: list[penstock.TensorInfo], path: str) -> None:
@@ -121,8 +115,10 @@ def check(model: Any, infos: list[penstock.TensorInfo], path: str) -> None:
             "such weights when it loads them; stream the model that is not quantized"
         )
     dtypes = {info.dtype for info in infos}
-    if {str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()} == dtypes:
-        return
+    own = {parameter.dtype for parameter in model.parameters()}
+    if len(own) == 1 and {str(one).removeprefix("torch.") for one in own} == dtypes:
+        if not model._get_dtype_plan(*own):  # no parameter has a type of its own in a model of this type
+            return
     like = dict(_empty(type(model), copy.deepcopy(model.config), infos).named_parameters())
     for name, parameter in model.named_parameters():
         if name in like and parameter.dtype != like[name].dtype:
@@ -175,22 +171,58 @@ def computed(model: Any, known: Container[str]) -> set[str]:
     return {name for name in names if any(pattern.search(name) for pattern in patterns)}
 
 
+def ignored(model: Any, names: Iterable[str]) -> set[str]:
+    """Names of the files that the class does not want, though nothing takes them: by its own lists, and buffers that
+    files of older versions have."""
+    info = types.SimpleNamespace(missing_keys=set(), unexpected_keys=set(names))
+    before = set(info.unexpected_keys)
+    model._adjust_missing_and_unexpected_keys(info)
+    return before - info.unexpected_keys
+
+
 def fill(model: Any, computed: Container[str]) -> None:
-    """Fills these parameters, and the buffers that no file has, with the values that transformers computes."""
+    """Fills these parameters, and the buffers that no file has, with the values that transformers computes. Those that
+    have values keep them. Raises KeyError for one that transformers does not compute: it would be memory that nobody
+    wrote."""
     for parameter in model.parameters():
         parameter._is_hf_initialized = True
+    empty: list[tuple[torch.nn.Module, bool, str, str]] = []
     for path, module in model.named_modules():
-        fresh = False
-        for own in (module._parameters, module._buffers):
+        for is_buffer, own in enumerate((module._parameters, module._buffers)):
             for name, one in own.items():
-                its_own = name in module._non_persistent_buffers_set
-                if one is not None and (its_own or (f"{path}.{name}" if path else name) in computed):
-                    empty = torch.empty_like(one, device="cpu", requires_grad=False)
-                    own[name] = empty if own is module._buffers else torch.nn.Parameter(empty, one.requires_grad)
-                    fresh = True
-        if fresh:
-            module._is_hf_initialized = False
-    model.initialize_weights()
+                full = f"{path}.{name}" if path else name
+                if one is None or not (name in module._non_persistent_buffers_set or full in computed):
+                    continue
+                if one.is_meta:
+                    made = torch.empty(one.shape, dtype=one.dtype, device="cpu")
+                    own[name] = made if is_buffer else torch.nn.Parameter(made, one.requires_grad)
+                    empty.append((module, bool(is_buffer), name, full))
+                else:
+                    one._is_hf_initialized = True
+    if not empty:
+        return
+    # Values that do not depend on the bytes that were there before have been computed.
+    first, second = (_initialized(model, empty, byte) for byte in (0, 1))
+    for (_, is_buffer, _, full), one, other in zip(empty, first, second, strict=True):
+        if not torch.equal(one, other):
+            raise KeyError(
+                f"stream: no file has the {'buffer' if is_buffer else 'parameter'} {full}, and "
+                f"{type(model).__name__}._init_weights() does not compute it; give the class of the model, or a model "
+                "whose buffers are in memory: `with accelerate.init_empty_weights(): model = ...`"
+            )
+
+
+def _initialized(model: Any, empty: list[tuple[torch.nn.Module, bool, str, str]], byte: int) -> list[torch.Tensor]:
+    """The bytes of these tensors, which had this value in each byte before transformers computed them."""
+    for module, is_buffer, name, _ in empty:
+        own: Any = module._buffers if is_buffer else module._parameters
+        own[name].data.reshape(-1).view(torch.uint8).fill_(byte)
+        own[name]._is_hf_initialized = False
+        module._is_hf_initialized = False
+    with torch.random.fork_rng(devices=[]):  # each time the same random numbers
+        model.initialize_weights()
+    found = ((module._buffers if is_buffer else module._parameters)[name] for module, is_buffer, name, _ in empty)
+    return [one.detach().reshape(-1).view(torch.uint8).clone() for one in found]
 
 
 def tied(model: Any) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock import _arguments, _core
 from penstock._arguments import got, seconds, size, whole
-from penstock.weights._folders import Folders, paths_of, shards_named
+from penstock.weights._folders import Folders, component, paths_of, shards_named
 
 _PRODUCTS_S = 0.3
 _PRODUCTS_BYTES = 256 << 20  # weights that are used in turn: too many for a cache
@@ -110,7 +110,7 @@ def plan(
         number = float(size("plan", "rate", rate.removesuffix("/s"), 1))
     else:
         number = _rate(rate)
-    paths = paths_of(folder, "plan")
+    paths = [component(path) for path in paths_of(folder, "plan")]
     memory, slots = size("plan", "memory", memory), whole("plan", "slots", slots, 2, 1024)
     if experts is not None:
         experts = whole("plan", "experts", experts, 1, 1 << 32)

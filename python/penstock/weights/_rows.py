@@ -30,7 +30,7 @@ class Rows:
         count = self._table.shape[0]
         if unique.numel() and not 0 <= int(unique[0]) <= int(unique[-1]) < count:
             raise IndexError(f"embedding: the numbers {int(unique[0])} to {int(unique[-1])} of rows: there are {count}")
-        rows = torch.empty((len(unique), *self._table.shape[1:]), dtype=self._stored)
+        rows = torch.empty((len(unique), *self._table.shape[1:]), dtype=self._stored, device="cpu")
         # Ctrl-C in Tensor.__dlpack__(), which is written in Python, would become another error; NumPy has a buffer.
         with _tensor_named(self._name):
             self._table.gather(unique.to(torch.int64).cpu().numpy(), rows.view(torch.uint8).numpy())
@@ -55,9 +55,9 @@ class Rows:
             torch.index_select(none.new_empty((1, 1), dtype=torch.float32), 0, none)  # checks the dtype and the shape
             return torch.as_tensor(rest[1]).reshape(-1)
         if operation is aten.select.int and rest[0] in (0, -2):
-            return torch.tensor(rest[1] + count if rest[1] < 0 else rest[1])
+            return torch.tensor(rest[1] + count if rest[1] < 0 else rest[1], device="cpu")
         if operation is aten.slice.Tensor and (not rest or rest[0] in (0, -2)):
-            return torch.arange(count)[slice(*rest[1:])].to(weight.device)
+            return torch.arange(count, device="cpu")[slice(*rest[1:])].to(weight.device)
         return None
 
     def close(self) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from penstock import _core
-from penstock._arguments import got, size, whole
+from penstock._arguments import flag, got, size, whole
 from penstock._progress import Progress, reporter
-from penstock.weights import _device, _experts, _hugging_face, _matching, _outputs, _refusals
+from penstock.weights import _device, _diffusers, _experts, _hugging_face, _matching, _outputs, _parts, _refusals
 from penstock.weights._away import Home, WeightNotInMemory
 from penstock.weights._experts import Experts, taken_out
-from penstock.weights._folders import Folders, paths_of, weights_in
+from penstock.weights._folders import Folders, component, paths_of, weights_in
 from penstock.weights._live import Live
 from penstock.weights._rows import Rows
 from penstock.weights._stats import StreamStats, stats_of
@@ -41,27 +41,30 @@ def start(
     progress: Progress,
     device: Any,
     device_memory: int | str | None,
+    strict: bool,
 ) -> Any:
     target = _device.target_of(device, device_memory)
-    paths = paths_of(folder, "stream")
+    is_made = model is None or isinstance(model, type)
+    paths = [component(path, always=is_made) for path in paths_of(folder, "stream")]
     if len(paths) == 1:
         paths = [weights_in(paths[0])]
-    if model is None or isinstance(model, type):
+    if is_made:
         folders = [path if path.is_dir() else path.parent for path in paths]
         folder = next((one for one in folders if (one / "config.json").exists()), folders[0])
-        model = _hugging_face.made(model, folder, list(Folders(paths).infos.values()))
+        source = _diffusers if _diffusers.is_class(model, folder) else _hugging_face
+        model = source.made(model, folder, list(Folders(paths).infos.values()))
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"stream: model: expected a torch.nn.Module, a class or None, got {got(model)}")
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError("stream: model: a model of torch.jit holds its weights itself; give the model it was made from")
     if hasattr(model, "_penstock_weights"):
         raise ValueError("stream: this model is streamed already; model.unstream() comes first")
-    slots = whole("stream", "slots", slots, 2, 1024)
+    slots, strict = whole("stream", "slots", slots, 2, 1024), bool(flag("stream", "strict", strict))
     streamed = _refusals.streamed(type(model))
     model.eval()  # as from_pretrained() does: dropout would give other results
     files = Folders(paths)
     files.compare_copies()
-    weights = _Weights(model, files, memory, units, slots, reporter(progress, "stream"), target)
+    weights = _Weights(model, files, memory, units, slots, reporter(progress, "stream"), target, strict=strict)
     if progress is True:
         weights.show_in(Live())
     model.__dict__["_penstock_weights"] = weights
@@ -131,6 +134,7 @@ class _Weights:
         report: Any,
         target: _device.Target | None,
         turns: Turns | None = None,
+        strict: bool | None = None,  # None: what nothing takes was named before
     ) -> None:
         self.target, self.put = target, functools.partial(_put, target)
         self.asked = memory, names, slots
@@ -142,24 +146,31 @@ class _Weights:
         self.files, infos = files, files.infos
         if _hugging_face.is_pretrained(model):
             _hugging_face.check(model, list(infos.values()), str(files))
+        self.in_files = list(infos.values())  # before those that are converted
         self.keys, self.converted = _matching.keys_of(model, infos)
         self.parameters = parameter_names(model)
-        computed = _hugging_face.computed(model, self.keys) if _hugging_face.is_pretrained(model) else set()
+        self.computed = computed = (
+            _hugging_face.computed(model, self.keys) if _hugging_face.is_pretrained(model) else set()
+        )
         units, stay = find_units(model) if names is None else named(names, model)
         units, stay = _without(computed, units, stay)
         self.computed_bytes = sum(one.nbytes for name, one in model.named_parameters() if name in computed)
         self.kept: list[tuple[Place, torch.nn.Parameter]] = []  # places that stay, with their meta parameters
         self.metas: list[tuple[Place, torch.nn.Parameter]] = []  # the other places
         self.rows: list[tuple[Place, Rows]] = []
+        self.looked_up: list[Unit] = []  # the embeddings of `rows`
+        self.parts = [weakref.ref(module) for module in model.modules()]
         self.infos = infos
-        places = [place for unit in units for place in unit.places] + stay
+        self.model: Callable[[], Any] = weakref.ref(model)
+        self.places = places = [place for unit in units for place in unit.places] + stay
         _matching.check(self, places)
         _cast(self, places)
         if _hugging_face.is_pretrained(model):
             _hugging_face.fill(model, computed)
-        self.ran_experts = _hugging_face.run_experts_in_order(model)
-        self.model: Callable[[], Any] = weakref.ref(model)
         buffers = _matching.buffers(self)
+        if strict is not None:
+            _matching.check_unused(self, strict)
+        self.ran_experts = _hugging_face.run_experts_in_order(model)
         units, small = _without_small(self, units)
         self.whole = units, stay + small
         self.experts = Experts(files.paths, [], [], (), self.turns)
@@ -209,21 +220,27 @@ class _Weights:
         self._take_away()
         for number, unit in enumerate(self.units):
             unit.wrap(functools.partial(self._run, number))
+        self.looked_up = rows
+        for unit in rows:  # torch.compile() does not trace the reads
+            unit.wrap(lambda call: call())
+        _parts.adapt(self)
 
     def _take_away(self) -> None:
-        """Replaces the parameters of all units, experts and embeddings. A tied one has one replacement."""
-        made: dict[int, WeightNotInMemory] = {}
+        """Replaces the parameters of all units, experts and embeddings. A tied one has one replacement, unless the
+        files have it under several names: each of these has its own values."""
+        made: dict[tuple[int, str], WeightNotInMemory] = {}
         device, me = self.put(torch.empty(0)).device, weakref.ref(self)
 
         def away(place: Place, hint: str) -> WeightNotInMemory:
             meta = place.parameter
             if isinstance(meta, WeightNotInMemory):  # its module is in several units
                 return meta
-            if id(meta) not in made:
-                made[id(meta)] = WeightNotInMemory.made(meta, device, place.full_name, hint)
+            of = id(meta), self.keys[place.full_name]
+            if of not in made:
+                made[of] = WeightNotInMemory.made(meta, device, place.full_name, hint)
             self.metas.append((place, meta))
-            place.put(made[id(meta)])
-            return made[id(meta)]
+            place.put(made[of])
+            return made[of]
 
         for place, rows in self.rows:
             away(place, "Only rows of this embedding are read, when they are looked up").instead = rows.instead
@@ -257,7 +274,7 @@ class _Weights:
         """Runs a call with a unit in memory and its parameters bound."""
         if self.is_closed or number in self.before:  # a module may call itself
             return call()
-        with _refusals.without_backward():
+        with _refusals.without_backward(), _refusals.without_caches():
             give_back = functools.partial(self._give_back, number)
             return self.turns.run(
                 functools.partial(self._take, number), give_back, functools.partial(self._call, number, call)
@@ -344,9 +361,10 @@ class _Weights:
     def _bound(self, number: int, layout: int, slot: int) -> list[torch.nn.Parameter]:
         """The parameters of the unit that was acquired last: the same objects if the addresses are the same."""
         if layout != self.layout:
-            self.layout = layout
+            self.residents.clear()
             for unit in self.units:
                 unit.bound.clear()
+            self.layout = layout  # last: after Ctrl-C in these lines the next call clears them again
         known, aways = self.units[number].bound.get(slot), self.aways[number]
         if known and all(one.requires_grad == away.requires_grad for one, away in zip(known, aways, strict=True)):
             return known
@@ -411,8 +429,7 @@ class _Weights:
             self.is_closed = True
             if self.live is not None:
                 self.live.close()
-            for unit in self.units:
-                unit.unwrap()
+            _parts.restore(self.parts)
             for _, rows in self.rows:
                 rows.close()
             self.core.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -18,19 +19,20 @@ from penstock.weights._used import used_by
 # Modules that use parameters of their children without calling these.
 _ATOMIC = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
 _LISTS = (torch.nn.ModuleList, torch.nn.Sequential)
-_OURS = "_penstock_call"  # an attribute of functions that wrap() makes
+_OURS = "_penstock_call"  # an attribute of functions that put_on() sets
+_CALLED = ("forward", "_call_impl")  # torch calls the second one, which calls hooks and the first one
 
 
 class _OfModule:
     """Refers to a module and does not keep it: modules keep the weights, so that `del model` frees the memory."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._module = weakref.ref(module)
+        self.reference = weakref.ref(module)
 
     @property
     def module(self) -> Any:
         """None if the user has removed it from the model."""
-        return self._module()
+        return self.reference()
 
 
 class Place(_OfModule):
@@ -58,30 +60,46 @@ class Unit(_OfModule):
         super().__init__(module)
         self.name, self.places = name, places
         self.bound: dict[int, list[torch.nn.Parameter]] = {}  # by slot
-        self._set: Any = None  # forward() before wrap(), if it was set on the object
 
     def wrap(self, run: Callable[[Callable[[], Any]], Any]) -> None:
-        """Makes each call a call of `run(call)`. A hook would not run after a call that Ctrl-C ends."""
-        module: Callable[[], Any] = self._module
-        run = untraced(run)
-        own, forward = self.module.__dict__.get("forward"), self.module.forward
+        """Makes each call a call of `run(call)`, with the hooks of the module in it. A hook of ours would not run after
+        a call that Ctrl-C ends."""
+        for method in _CALLED:
+            self._wrap(method, run)
+
+    def _wrap(self, method: str, run: Callable[[Callable[[], Any]], Any]) -> None:
+        module: Callable[[], Any] = self.reference
+        own, before = self.module.__dict__.get(method), getattr(self.module, method)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            its = own or type(module()).forward.__get__(module())
+            its = own or getattr(type(module()), method).__get__(module())
             return run(functools.partial(its, *args, **kwargs))
 
-        functools.update_wrapper(call, forward, updated=())
-        call.__dict__ = {"__signature__": inspect.signature(forward), _OURS: True}  # __wrapped__ would keep the module
-        self._set = own
-        self.module.__dict__["forward"] = call
+        call = untraced(call)
+        functools.update_wrapper(call, before, updated=())
+        del call.__dict__["__wrapped__"]  # it would keep the module
+        call.__dict__["__signature__"] = inspect.signature(before)
+        put_on(self.module, method, call)
 
-    def unwrap(self) -> None:
-        """Undoes wrap(), unless somebody has set another forward() on the object since, as accelerate does."""
-        module = self.module
-        if module is not None and hasattr(module.__dict__.get("forward"), _OURS):
-            del module.__dict__["forward"]
-            if self._set is not None:
-                module.__dict__["forward"] = self._set
+
+def put_on(module: torch.nn.Module, method: str, function: Any) -> None:
+    """Sets a method on an object. taken_off() undoes it."""
+    function.__dict__[_OURS] = method, module.__dict__.get(method)  # what was set on the object before
+    module.__dict__[method] = function
+
+
+def taken_off(module: torch.nn.Module) -> dict[str, Any]:
+    """Removes from a module what put_on() set, and returns it. What others keep of it under another name, as accelerate
+    keeps the forward() that it replaces, becomes the method that it was before."""
+    its = module.__dict__
+    ours = {name: one for name, one in its.items() if isinstance(one, types.FunctionType) and _OURS in one.__dict__}
+    for name, one in ours.items():
+        method, before = one.__dict__[_OURS]
+        if before is None and name == method:
+            del its[name]
+        else:
+            its[name] = before or getattr(type(module), method).__get__(module)
+    return ours
 
 
 def parameter_names(model: torch.nn.Module) -> set[str]:

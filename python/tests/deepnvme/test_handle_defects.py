@@ -275,6 +275,7 @@ def test_handles_and_tensors_made_and_dropped_in_a_loop_do_not_hang(run_script):
     assert out == "done\n"
 
 
+@pytest.mark.timed
 def test_one_thread_waits_while_another_submits_without_deadlock(run_script):
     out = run_script(
         """
@@ -439,6 +440,7 @@ def test_the_child_of_a_fork_reads_on_the_parents_handle(run_script):
 # ---- what only costs time there
 
 
+@pytest.mark.timed
 def test_making_and_dropping_a_handle_takes_microseconds():
     for handle in (aio_handle(), aio_handle(intra_op_parallelism=8)):
         best = min(_seconds_of_200_handles() for _ in range(5))

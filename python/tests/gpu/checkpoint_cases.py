@@ -160,6 +160,13 @@ def test_a_file_has_the_bytes_that_it_has_from_the_host(gpu, tmp_path):
     check(loaded(tmp_path / "written.pt"), state)
 
 
+def test_tensors_that_come_one_after_another(gpu, tmp_path):
+    state = values()
+    for name in ("s.pt", "s.safetensors", "s.safetensors.index.json"):
+        penstock.save(iter(on_gpu(state).items()), tmp_path / name, like=state, shard_bytes=3_000_000)
+        check(loaded(tmp_path / name), state)
+
+
 def test_save_async_of_a_file_copies_before_it_returns(gpu, tmp_path):
     state = values()
     for name in ("a.pt", "a.safetensors"):

@@ -74,7 +74,9 @@ checkpoints of a store share are not read. The structure around the tensors is c
 Exit code: 0 the same, 1 different, 2 wrong usage or not readable.
 
 Examples:
-  penstock checkpoint diff runs/a/00000012-step-100 runs/a/00000013-step-200
+  penstock checkpoint diff runs/a --generation 12 --generation 13   two of one store
+  penstock checkpoint diff runs/a --generation 12                   that and the newest
+  penstock checkpoint diff runs/a/00000012-step-100 model.pt
   penstock checkpoint diff model.pt model.safetensors --name '*.weight'
   penstock checkpoint diff runs/a runs/b --json -)";
 
@@ -89,6 +91,7 @@ Examples:
   penstock checkpoint convert runs/a model.pt                    torch.load() reads it
   penstock checkpoint convert model.pt runs/a --step 1000        into a store
   penstock checkpoint convert m.pt m.safetensors.index.json --shard-bytes 5GB
+  penstock checkpoint convert train.pt w.safetensors --names model  the model out of a state
   penstock checkpoint convert runs/a w.safetensors --tensors-only  without optimizer numbers)";
 
 void add_common(CLI::App& app, CheckpointOptions& options) {
@@ -150,9 +153,15 @@ CheckpointCommand::CheckpointCommand(CLI::App& app) {
     diff_->add_option("a", options_.path, "A store, a checkpoint, or a file of tensors")
         ->required()
         ->type_name("A");
-    diff_->add_option("b", options_.other, "Another one to compare with")
-        ->required()
+    diff_->add_option("b", options_.other, "Another one to compare with (default: the store A)")
         ->type_name("B");
+    diff_
+        ->add_option("--generation", options_.generations,
+                     "The checkpoint of store A with this number; given again, that of B (default: "
+                     "the newest)")
+        ->expected(1, 2)
+        ->check(whole_from(0))
+        ->type_name("N");
     add_pattern(*diff_, options_);
     add_cache(*diff_, options_);
     diff_->add_flag("-v,--verbose", options_.verbose, "Also name the tensors that are the same");
@@ -176,6 +185,13 @@ CheckpointCommand::CheckpointCommand(CLI::App& app) {
         ->each([this](const std::string&) { options_.step_given = true; })
         ->type_name("N");
     add_cache(*convert_, options_);
+    convert_
+        ->add_option("--names", options_.names,
+                     "Only this part of the state, as load(names=): model, or model.0.weight, or a "
+                     "pattern. Given several times: a dict of these parts")
+        ->expected(1)
+        ->take_all()
+        ->type_name("NAME");
     convert_->add_flag("--tensors-only", options_.tensors_only,
                        "Save only the tensors, instead of an error for other values");
     convert_->add_flag("--force", options_.force, "Replace an existing file");

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -24,7 +25,9 @@ struct CheckpointOptions {
     std::string path;
     std::string other;  ///< diff: B; convert: the target
     std::optional<std::uint64_t> generation;
-    std::string pattern;  ///< of tensor names; empty: all
+    std::vector<std::uint64_t> generations;  ///< diff: of A, then of B
+    std::vector<std::string> names;          ///< convert: parts of the state; empty: all of it
+    std::string pattern;                     ///< of tensor names; empty: all
     std::string json;
     bool verbose = false;       ///< show: where the bytes lie; diff: what is the same, too
     bool all = false;           ///< verify: every checkpoint of the store

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts one form into another: all tensors, verified, are written by the writer of the form.
 #include "base/align.hpp"
+#include "base/path.hpp"
 #include "base/raise.hpp"
 #include "base/units.hpp"
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"
 #include "cli/checkpoint/mapped_source.hpp"
+#include "cli/checkpoint/part_source.hpp"
 #include "cli/json_output.hpp"
 #include "cli/output_file.hpp"
 #include "cli/progress.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
 #include "format/shard_index.hpp"
+#include "format/unread.hpp"
 #include "state/file_image.hpp"
 #include "state/file_writer.hpp"
 #include "state/index_writer.hpp"
@@ -93,14 +96,35 @@ void check_target(const std::string& target, Form form, const CheckpointOptions&
     if (form != Form::kStore && !options.force && store::is_there(FileSystem::local(), target)) {
         refuse("it is there already; --force replaces it");
     }
+    const std::string folder = form == Form::kStore ? target : base::folder_of(target);
+    if (store::is_there(FileSystem::local(), store::join(folder, store::kManifestName))) {
+        refuse(
+            fmt::format("'{}' has a {}: it is a checkpoint of a store, which alone writes there; "
+                        "give a target in another folder",
+                        folder, store::kManifestName));
+    }
     static_cast<void>(shard_bytes_of(options));
+}
+
+// Refuses to lose objects that are not read without a word.
+void refuse_unread(const state::Source& source, const std::string& target,
+                   const CheckpointOptions& options) {
+    const auto skeleton = options.tensors_only ? std::nullopt : state::skeleton_of(source);
+    const std::string why = skeleton ? format::why_not_whole(skeleton->tree) : std::string();
+    if (!why.empty()) {
+        throw Error(ErrorCode::kUnsupported, 0, "convert", source.path(), kNoOffset,
+                    fmt::format("{}: {}; --tensors-only converts the tensors to {}, and --names a "
+                                "part of the state",
+                                source.path(), why, target));
+    }
 }
 
 class Conversion {
 public:
-    Conversion(std::shared_ptr<Engine> engine, state::Source& source,
+    /// step: of the source.
+    Conversion(std::shared_ptr<Engine> engine, state::Source& source, std::uint64_t step,
                const CheckpointOptions& options)
-        : engine_(std::move(engine)), source_(source), options_(options) {}
+        : engine_(std::move(engine)), source_(source), step_(step), options_(options) {}
 
     /// Loads all tensors, verified: into memory, or mapped when there is not enough of it.
     void load(Progress& shown) {
@@ -155,7 +179,7 @@ private:
 
     void to_torch(const std::string& target, Progress& shown) {
         FileImage image =
-            state::torch_image(state_of(keeps_structure() ? as_stored() : alone()), target);
+            state::torch_image(state_of(keeps_structure() ? as_stored() : alone()), target).image;
         state::save_file(*engine_, FileSystem::local(), target, image, written_by(shown));
     }
 
@@ -186,10 +210,7 @@ private:
     void to_store(const std::string& target, Progress& shown) {
         const State state = state_of(keeps_structure() ? as_stored() : alone());
         CheckpointStore store(engine_, FileSystem::local(), {target});
-        const auto* const stored = dynamic_cast<const store::StoredSource*>(&source_);
-        const std::uint64_t step = options_.step_given ? options_.step
-                                   : stored != nullptr ? stored->info().step
-                                                       : 0;
+        const std::uint64_t step = options_.step_given ? options_.step : step_;
         written_ = store.save(state, {.step = step, .progress = written_by(shown)}).path;
     }
 
@@ -334,6 +355,11 @@ private:
                                    ", which is not a tensor by name; --tensors-only saves "
                                    "the tensors alone, named by their place in the state");
             }
+            if (value.attributes != format::kNoValue) {
+                cannot(target, place +
+                                   ", which is a tensor with attributes; --tensors-only saves it "
+                                   "without them");
+            }
             const auto& t = tree.tensors[static_cast<std::size_t>(value.integer)];
             const auto [first, fresh] = places.try_emplace(t.storage, place);
             if (!fresh) {
@@ -367,6 +393,7 @@ private:
 
     std::shared_ptr<Engine> engine_;
     state::Source& source_;
+    std::uint64_t step_;
     const CheckpointOptions& options_;
     MemoryPool pool_;
     Buffer memory_;
@@ -387,10 +414,17 @@ int checkpoint_convert(const CheckpointOptions& options, std::span<const std::st
     const Form form = form_named(target);
     check_target(target, form, options);
     const auto engine = new_engine(options);
-    const auto source =
+    const auto opened =
         store::open_source(engine, FileSystem::local(), options.path, options.generation);
+    const auto* const stored = dynamic_cast<const store::StoredSource*>(opened.get());
+    std::optional<PartSource> part;
+    if (!options.names.empty()) {
+        part.emplace(*opened, options.names);
+    }
+    state::Source* const source = part ? &*part : opened.get();
+    refuse_unread(*source, target, options);
     Progress shown;
-    Conversion conversion(engine, *source, options);
+    Conversion conversion(engine, *source, stored != nullptr ? stored->info().step : 0, options);
     conversion.load(shown);
     conversion.write(target, form, shown);
     shown.clear();

@@ -322,8 +322,19 @@ int report(const CheckpointOptions& options, std::span<const std::string> comman
            JsonOutput& json) {
     std::FILE* const out = json.text_stream();
     const auto engine = new_engine(options);
-    const auto a = store::open_source(engine, FileSystem::local(), options.path);
-    const auto b = store::open_source(engine, FileSystem::local(), options.other);
+    const std::string& other = options.other.empty() ? options.path : options.other;
+    const std::vector<std::uint64_t>& generations = options.generations;
+    if (options.other.empty() && generations.empty()) {
+        throw Error(ErrorCode::kInvalidArgument, 0, "diff", options.path, kNoOffset,
+                    fmt::format("{}: what is it compared with? Give another path, or --generation "
+                                "for two checkpoints of one store",
+                                options.path));
+    }
+    const auto generation_of = [&](std::size_t side) {
+        return generations.size() > side ? std::optional(generations[side]) : std::nullopt;
+    };
+    const auto a = store::open_source(engine, FileSystem::local(), options.path, generation_of(0));
+    const auto b = store::open_source(engine, FileSystem::local(), other, generation_of(1));
     fmt::print(out, "A  {}: {}, {}, {}\nB  {}: {}, {}, {}\n", a->path(), a->kind(),
                counted(a->tensors().size(), "tensor"), base::format_bytes(a->bytes()), b->path(),
                b->kind(), counted(b->tensors().size(), "tensor"), base::format_bytes(b->bytes()));

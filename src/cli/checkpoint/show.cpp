@@ -7,7 +7,8 @@
 #include "cli/interrupt.hpp"
 #include "cli/json_output.hpp"
 #include "format/fault.hpp"
-#include "format/pickled.hpp"
+#include "format/pickle/pickled.hpp"
+#include "format/unread.hpp"
 #include "state/source.hpp"
 #include "state/stored_rows.hpp"
 #include "state/structure.hpp"
@@ -117,6 +118,8 @@ std::string_view kind_name(format::ValueKind kind) {
             return "numpy";
         case ValueKind::kPickled:
             return "pickled";
+        case ValueKind::kUnread:
+            return "not read";
         default:
             return "torch value";
     }
@@ -160,7 +163,8 @@ std::string structure_of(const state::Source& source,
 }
 
 void print_head(std::FILE* out, const state::Source& source, const std::string& structure,
-                const std::vector<std::string>& pickled, std::size_t tensors) {
+                const std::vector<std::string>& pickled, const std::vector<std::string>& unread,
+                std::size_t tensors) {
     fmt::print(out, "{}: {}\n", source.path(), source.kind());
     if (const auto* stored = dynamic_cast<const store::StoredSource*>(&source)) {
         const CheckpointInfo* info = &stored->info();
@@ -174,6 +178,9 @@ void print_head(std::FILE* out, const state::Source& source, const std::string& 
                base::format_bytes(source.bytes()), structure);
     for (const std::string& place : pickled) {
         fmt::print(out, "  pickled: {}\n", place);
+    }
+    for (const std::string& place : unread) {
+        fmt::print(out, "  not read: {}\n", place);
     }
     for (const auto& [key, value] : source.metadata()) {
         fmt::print(out, "  {}: {}\n", format::shown(key), format::shown(value));
@@ -259,7 +266,9 @@ int checkpoint_show(const CheckpointOptions& options, std::span<const std::strin
     std::vector<state::StoredRow> wanted = state::rows_of(*source, skeleton);
     const std::vector<std::string> pickled =
         skeleton ? format::pickled_places(skeleton->tree) : std::vector<std::string>();
-    print_head(out, *source, structure, pickled, wanted.size());
+    const std::vector<std::string> unread =
+        skeleton ? format::unread_places(skeleton->tree) : std::vector<std::string>();
+    print_head(out, *source, structure, pickled, unread, wanted.size());
     std::erase_if(wanted, [&](const state::StoredRow& row) {
         return !matches(row.tensor.name, options.pattern);
     });
@@ -269,9 +278,13 @@ int checkpoint_show(const CheckpointOptions& options, std::span<const std::strin
         rows.push_back(json_of_row(*source, row));
     }
     flush(out);
-    nlohmann::ordered_json all{{"command", words_of(command)}, {"path", source->path()},
-                               {"kind", source->kind()},       {"structure", structure},
-                               {"pickled", pickled},           {"tensors", rows}};
+    nlohmann::ordered_json all{{"command", words_of(command)},
+                               {"path", source->path()},
+                               {"kind", source->kind()},
+                               {"structure", structure},
+                               {"pickled", pickled},
+                               {"not_read", unread},
+                               {"tensors", rows}};
     for (const auto& [key, value] : source->metadata()) {
         all["metadata"][key] = value;
     }

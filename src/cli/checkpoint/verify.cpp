@@ -20,8 +20,9 @@ namespace penstock::cli {
 
 namespace {
 
-void print_problem(std::FILE* out, const CheckpointProblem& problem) {
-    fmt::print(out, "  DAMAGED  {}{}{}: {}\n", format::escaped(problem.path),
+void print_problem(std::FILE* out, const CheckpointProblem& problem, bool is_refused) {
+    fmt::print(out, "  {}  {}{}{}: {}\n", is_refused ? "UNREADABLE" : "DAMAGED",
+               format::escaped(problem.path),
                problem.offset == kNoOffset ? "" : fmt::format(", byte {}", problem.offset),
                problem.tensor.empty() ? "" : ", tensor " + format::shown(problem.tensor),
                format::escaped(problem.message));
@@ -58,6 +59,7 @@ int checkpoint_verify(const CheckpointOptions& options, std::span<const std::str
         nlohmann::ordered_json row{{"path", path}};
         state::Verified found;
         std::uint64_t bytes = 0;
+        bool is_refused = false;  // by the system: it may be whole
         const base::Nanos begin = clock.now();
         try {
             const auto source =
@@ -70,9 +72,12 @@ int checkpoint_verify(const CheckpointOptions& options, std::span<const std::str
             flush(out);
             found = source->verify(told_by(progress, "verified"));
         } catch (const Error& error) {
-            if (error.reason() != ErrorCode::kDamaged) {
+            // Of a whole store, one that cannot be read keeps no other from being verified.
+            if (error.reason() != ErrorCode::kDamaged &&
+                !(options.all && store::may_concern_it_alone(error))) {
                 throw;
             }
+            is_refused = error.reason() != ErrorCode::kDamaged;
             const std::string where = error.path().empty() ? path : error.path();
             const std::string what = message_of(error);
             const bool twice = what.starts_with(where + ": ");
@@ -82,7 +87,7 @@ int checkpoint_verify(const CheckpointOptions& options, std::span<const std::str
         progress.clear();
         row["problems"] = nlohmann::ordered_json::array();
         for (const CheckpointProblem& problem : found.problems) {
-            print_problem(out, problem);
+            print_problem(out, problem, is_refused);
             row["problems"].push_back(json_of(problem));
         }
         if (!found.note.empty()) {

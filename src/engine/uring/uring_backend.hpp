@@ -35,6 +35,7 @@ public:
     [[nodiscard]] const char* name() const override { return "io_uring"; }
     [[nodiscard]] std::string detail() const override { return ring_.detail(); }
     [[nodiscard]] bool takes_buffered() const override { return true; }
+    [[nodiscard]] bool goes_on_by_itself() const override { return true; }
     void push(Request& request) override;
     void enter(std::uint32_t want, base::Nanos timeout) override;
     std::size_t reap(std::span<Request*> done) override;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/background/background_saver.hpp"
 
+#include "base/planted.hpp"
 #include "base/units.hpp"
+#include "base/wait_slice.hpp"
+#include "stream/memory_samples.hpp"
 
 #include <fmt/format.h>
 
@@ -22,6 +25,19 @@ bool lies_in(const ConstMemory& piece, const std::vector<CopyChoice::Range>& ran
         ranges.begin(), ranges.end(), piece.data,
         [](const std::byte* begin, const CopyChoice::Range& range) { return begin < range.first; });
     return after != ranges.begin() && piece.data + piece.bytes <= std::prev(after)->second;
+}
+
+// A planted defect: takes whole storages for what ranges of them are.
+void widen(std::vector<CopyChoice::Range>& ranges, std::span<const SourceMemory> sources) {
+    for (CopyChoice::Range& range : ranges) {
+        for (const SourceMemory& source : sources) {
+            const std::byte* const begin = source.bytes.data;
+            if (range.first >= begin && range.first < begin + source.bytes.bytes) {
+                range = {begin, begin + source.bytes.bytes};
+                break;
+            }
+        }
+    }
 }
 
 std::string message_of(const std::exception_ptr& failure) {
@@ -52,6 +68,9 @@ StagedSave BackgroundSaver::stage(std::vector<ConstMemory>& spans,
         if (source.copied) {
             uncopied.emplace_back(source.bytes.data, source.bytes.data + source.bytes.bytes);
         }
+    }
+    if (base::planted("whole_storages")) {
+        widen(uncopied, sources);
     }
     const bool has_copied = uncopied.size() != choice.unchanging.size();
     std::sort(uncopied.begin(), uncopied.end());
@@ -143,10 +162,14 @@ void BackgroundSaver::raise_failure(const std::string& what) {
     try {
         std::rethrow_exception(failed->failure());
     } catch (const Error& e) {
-        throw Error(e.reason(), e.system_errno(), e.operation(), e.path(), e.offset(),
-                    fmt::format("the earlier save of {} failed, and {} was not begun (saving again "
-                                "goes on): {}",
-                                failed->name(), what, e.what()));
+        const std::string message = what.empty()
+                                        ? fmt::format("the save of {} in the background failed: {}",
+                                                      failed->name(), e.what())
+                                        : fmt::format(
+                                              "the earlier save of {} failed, and {} was not begun "
+                                              "(saving again goes on): {}",
+                                              failed->name(), what, e.what());
+        throw Error(e.reason(), e.system_errno(), e.operation(), e.path(), e.offset(), message);
     }
 }
 
@@ -157,6 +180,41 @@ std::vector<std::string> BackgroundSaver::take_failures() {
                                     failed->name(), message_of(failed->failure())));
     }
     return texts;
+}
+
+StagedSave stage_state(BackgroundSaver& saver, State& state, const AsyncOptions& options,
+                       const std::vector<StreamHandle>& streams) {
+    CopyChoice choice{.copy = options.copy, .unchanging = {}, .streams = streams};
+    for (const ConstMemory& memory : options.unchanging) {
+        choice.unchanging.emplace_back(memory.data, memory.data + memory.bytes);
+    }
+    std::vector<ConstMemory> spans;
+    std::vector<SourceMemory> sources;
+    for (const StateTensor& tensor : state.tensors) {
+        spans.push_back(tensor.data);
+        sources.push_back({.bytes = tensor.data, .copied = tensor.is_copy});
+    }
+    StagedSave staged = saver.stage(spans, sources, choice, [](const auto& step) {
+        while (!step(base::kWaitSlice)) {
+        }
+    });
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+        state.tensors[i].is_copy |= state.tensors[i].data.data != spans[i].data;
+        state.tensors[i].data = spans[i];
+    }
+    return staged;
+}
+
+MemoryLook look_later(const State& state, Changing changing, MemoryLook look) {
+    if (changing == Changing::kTorn) {
+        return look;
+    }
+    std::vector<ConstMemory> memory;
+    memory.reserve(state.tensors.size());
+    for (const StateTensor& tensor : state.tensors) {
+        memory.push_back(tensor.is_copy ? ConstMemory{} : tensor.data);
+    }
+    return stream::with_samples(std::move(look), memory);
 }
 
 std::string BackgroundSaver::reason_of_wait(const StagedSave& staged) const {

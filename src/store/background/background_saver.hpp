@@ -5,7 +5,8 @@
 //   uncopied    memory that the caller promises not to change, and memory that was copied from a
 //               device for this save: written from where it is and kept until the save is done
 //   tight       a state larger than the whole budget: nothing is copied, the caller waits
-//   failures    an unreported failure is thrown by the next save, which then has not begun
+//   failures    an unreported failure is thrown by the next save, which then has not begun, or by a
+//               call that waits for the saves
 //
 // Thread-safe. Memory kept for a save is freed on a thread of the caller, never on the queue's own.
 #pragma once
@@ -71,6 +72,7 @@ public:
     std::shared_ptr<PendingSave> add(SaveQueue::Work work, const std::string& name, bool staged,
                                      std::shared_ptr<void> keeps);
     /// Throws an unreported failure of an earlier save, as the reason why `what` was not begun.
+    /// `what` is empty: nothing was to begin.
     void raise_failure(const std::string& what);
     /// Unreported failures, one text each; called at the end.
     [[nodiscard]] std::vector<std::string> take_failures();
@@ -97,5 +99,13 @@ private:
     };
     base::OfProcess<Keeps> keeps_{[] { return std::make_shared<Keeps>(); }};
 };
+
+/// Stages the tensors of a state, and points them into the copy. Blocks.
+[[nodiscard]] StagedSave stage_state(BackgroundSaver& saver, State& state,
+                                     const AsyncOptions& options,
+                                     const std::vector<StreamHandle>& streams);
+
+/// The look for a state that is read later, by a save that may not take what has changed since now.
+[[nodiscard]] MemoryLook look_later(const State& state, Changing changing, MemoryLook look);
 
 }  // namespace penstock::store

@@ -4,6 +4,7 @@
 #include "base/eventfd.hpp"
 #include "base/futex.hpp"
 #include "base/raise.hpp"
+#include "base/wait_slice.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -253,6 +254,11 @@ bool SaveQueue::wait_idle(std::chrono::nanoseconds timeout) {
     std::unique_lock<std::mutex> lock(own.mutex);
     return own.idle.wait_for(lock, timeout,
                              [&] { return own.entries.empty() && own.running == nullptr; });
+}
+
+void SaveQueue::finish() {
+    while (!wait_idle(base::kWaitSlice)) {
+    }
 }
 
 std::size_t SaveQueue::in_flight() {

@@ -106,6 +106,8 @@ public:
     std::shared_ptr<PendingSave> add(Work work, std::string name, bool staged);
     /// Waits until every save is done; false when the time is over.
     [[nodiscard]] bool wait_idle(std::chrono::nanoseconds timeout);
+    /// Waits until every save is done.
+    void finish();
     /// Number of saves that are not done.
     [[nodiscard]] std::size_t in_flight();
     /// The first failed save that was not reported, marked as reported now; or nullptr.

@@ -177,7 +177,7 @@ TEST_P(UringCalls, WithEveryEnterRefusedNothingSleepsForEver) {
 
 // Requests that the kernel has write into their memory until they come back, so the end of the
 // backend waits for them, also where every enter is refused: without keeping a core busy.
-TEST_P(UringCalls, WithEveryEnterRefusedItsEndDoesNotSpin) {
+TEST_P(UringCalls, WithEveryEnterRefusedItsEndDoesNotSpinTimed) {
     const std::string got = test::in_child([this]() -> std::string {
         backend_->abandon_after_fork();
         const TestMemory memory(8192);

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CheckpointStore as Python has it, with its saves in the background.
+#pragma once
+
+#include "engine_object.hpp"
+#include "names.hpp"
+#include "saver.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace penstock::python {
+
+/// Says that this thread is in a progress function of save(). Several threads may save: each waits
+/// until the one before has ended, so the thread is set while the function runs.
+struct Inside {
+    explicit Inside(std::atomic<std::thread::id>& of) : thread(of) {
+        thread = std::this_thread::get_id();
+    }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+    ~Inside() { thread = std::thread::id(); }
+    std::atomic<std::thread::id>& thread;
+};
+
+struct StoreObject {
+    StoreObject(std::vector<std::string> folders, const StoreOptions& options,
+                std::uint64_t host_memory)
+        : saver(host_memory), engine(opened(default_engine())) {
+        const nb::gil_scoped_release nogil;
+        store = std::make_shared<CheckpointStore>(engine, FileSystem::local(), std::move(folders),
+                                                  options);
+    }
+    StoreObject(const StoreObject&) = delete;
+    StoreObject& operator=(const StoreObject&) = delete;
+    ~StoreObject() {
+        try {
+            close(Saver::Failures::kWarn);
+        } catch (nb::python_error& e) {
+            e.discard_as_unraisable("penstock: finishing the saves of a store");
+        } catch (const std::bad_alloc&) {  // to warn of failures
+        }
+    }
+
+    void close(Saver::Failures how) {
+        std::exception_ptr failure;
+        try {
+            saver.finish(how);
+        } catch (...) {  // the store is closed all the same
+            failure = std::current_exception();
+        }
+        {
+            const nb::gil_scoped_release nogil;
+            store.reset();
+        }
+        if (failure) {
+            std::rethrow_exception(failure);
+        }
+    }
+    [[nodiscard]] const std::shared_ptr<CheckpointStore>& open() const {
+        if (!store) {
+            raise_value("store: it is closed; make another one");
+        }
+        return store;
+    }
+
+    /// For who writes. The child of a fork may not: a save of the parent may hold the store for
+    /// ever there.
+    [[nodiscard]] const std::shared_ptr<CheckpointStore>& writable() {
+        const std::shared_ptr<CheckpointStore>& own = open();
+        if (writer != 0 && writer != ::getpid()) {
+            raise_value(
+                fmt::format("store: this process was forked from {}, which writes to this "
+                            "store; make a CheckpointStore of its own here",
+                            writer));
+        }
+        writer = ::getpid();
+        if (saving == std::this_thread::get_id()) {
+            raise_value(
+                "store: the progress function of a save of this store called this; call it when "
+                "that save has returned");
+        }
+        return own;
+    }
+
+    Saver saver;
+    std::shared_ptr<Engine> engine;
+    std::shared_ptr<CheckpointStore> store;  ///< nullptr: closed
+    pid_t writer = 0;                        ///< the process that has written
+    std::atomic<std::thread::id> saving;     ///< the thread in the progress function of save()
+};
+
+}  // namespace penstock::python
