@@ -149,7 +149,7 @@ private:
     void write(const File& file, const PlannedTensor& t, const UpdateLog::Range& range) {
         ConstMemory data = t.given->data;
         Buffer made;  // in the order of the file
-        if (t.strided) {
+        if (t.strided != nullptr) {
             made = pool_.take(t.bytes);
             windows_.with(data, [&](std::span<const std::byte> bytes) {
                 scatter(*t.strided, bytes, made.bytes().first(t.bytes));

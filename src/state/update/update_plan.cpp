@@ -190,7 +190,7 @@ private:
                        ErrorCode::kUnsupported);
             }
             if (!is_plain(t)) {
-                out.strided = t;
+                out.strided = &t;
             }
             plan_crcs(stored.item, out);
         } else {

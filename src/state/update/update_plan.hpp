@@ -11,7 +11,6 @@
 #include <penstock/error.hpp>
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,8 +27,8 @@ struct PlannedTensor {
     const StateTensor* given = nullptr;
     std::uint64_t offset = 0;  ///< of its bytes in the file, all of a storage in a .pt
     std::uint64_t bytes = 0;
-    /// Its elements lie in another order there (a tensor that was saved transposed).
-    std::optional<format::TensorValue> strided = {};
+    /// Of the reader, where its elements lie in another order there (it was saved transposed).
+    const format::TensorValue* strided = nullptr;
     std::vector<std::uint64_t> crc_places = {};  ///< of the CRC-32 of its bytes
     /// The place of the digits of its checksums, one of each `piece_bytes`; 0: it has none.
     std::uint64_t digits_at = 0;
@@ -45,7 +44,8 @@ struct PlannedFile {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> others;
 };
 
-/// The files that have one of the tensors. Throws Error.
+/// The files that have one of the tensors. The plan points into `reader` and `tensors`. Throws
+/// Error.
 [[nodiscard]] std::vector<PlannedFile> plan_update(Engine& engine, const TensorReader& reader,
                                                    const std::string& path,
                                                    std::span<const StateTensor> tensors);
