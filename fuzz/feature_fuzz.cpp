@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as the header of a feature file: a Directory whose tables lie in their parts, or an
 // error. The checksums are made right, for an attacker can make them, too.
-#include "features/feature_layout.hpp"
+#include "features/files/feature_layout.hpp"
 #include "stream/checksum.hpp"
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as a manifest, as they are and with the checksum that they should have: an error, or
 // one that is written as it was read, whose slices lie where they can.
-#include "base/hex.hpp"
-#include "store/manifest.hpp"
+#include "base/text/hex.hpp"
+#include "store/manifest/manifest.hpp"
 #include "stream/checksum.hpp"
 
 #include <penstock/error.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any text as the structure of a state with a few tensors: an error, or a tree that is written and
 // comes back the same.
-#include "state/structure.hpp"
+#include "state/structure/structure.hpp"
 
 #include <penstock/error.hpp>
 

@@ -195,6 +195,7 @@ ENGINE_TESTS = [
     "simulation_test",
     "api_test",
     "stream_test",
+    "graph_test",
     "features_test",
     "device_test",
     "suite_test",

@@ -3,8 +3,8 @@
 // and with its own window, from tensors that lie as torch puts them (64 bytes past a page), so that
 // each passes through slots. Neither sync nor commit is in it: the bound has none either.
 #include "model.hpp"
-#include "state/structure.hpp"
-#include "state/write_plan.hpp"
+#include "state/structure/structure.hpp"
+#include "state/writing/write_plan.hpp"
 
 #include <penstock/checkpoint.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reads of a gather, as the store makes them, on the simulator's disks.
 #include "features.hpp"
-#include "features/gather_request.hpp"
+#include "features/gather/gather_request.hpp"
 #include "model.hpp"
 
 #include <algorithm>

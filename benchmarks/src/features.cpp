@@ -2,7 +2,7 @@
 // Jobs on the cache of rows: rows read over a trace, by the cache's own code; and what it needs.
 #include "features.hpp"
 
-#include "features/row_cache.hpp"
+#include "features/gather/row_cache.hpp"
 
 #include <penstock/graph.hpp>
 #include <penstock/hot_rows.hpp>

@@ -4,7 +4,7 @@
 
 #include "common.hpp"
 #include "engine/extents.hpp"
-#include "features/opened_features.hpp"
+#include "features/files/opened_features.hpp"
 
 #include <penstock/types.hpp>
 

@@ -2,7 +2,7 @@
 // Bytes that loads lose while their tensors are freed in random order: the memory of a load against
 // what a model of pages says that it must still hold.
 #include "base/align.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "memory/fresh_memory.hpp"
 #include "model.hpp"
 

@@ -8,7 +8,7 @@
 #include "file_object.hpp"
 #include "names.hpp"
 #include "saver.hpp"
-#include "state/file_writer.hpp"
+#include "state/writing/file_writer.hpp"
 #include "stream/memory_samples.hpp"
 #include "transfer_object.hpp"
 

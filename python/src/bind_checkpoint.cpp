@@ -2,7 +2,7 @@
 // Stores of checkpoints for penstock/_store.py. Private: what users see is CheckpointStore and
 // Checkpoint of the package.
 #include "arguments.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "bind.hpp"
 #include "borrowed_memory.hpp"
 #include "engine_object.hpp"
@@ -17,7 +17,7 @@
 #include "saved_tensors.hpp"
 #include "saver.hpp"
 #include "state.hpp"
-#include "state/structure.hpp"
+#include "state/structure/structure.hpp"
 #include "store_object.hpp"
 #include "streams.hpp"
 #include "tensor_stream.hpp"

@@ -2,10 +2,10 @@
 // penstock::Error becomes what penstock/_errors.py makes of it: ValueError, MemoryError, or a
 // penstock.Error.
 #include "arguments.hpp"
-#include "base/near.hpp"
 #include "base/raise.hpp"
 #include "base/result.hpp"
-#include "base/units.hpp"
+#include "base/text/near.hpp"
+#include "base/text/units.hpp"
 #include "bind.hpp"
 #include "errors.hpp"
 #include "file_object.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arguments.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "bind.hpp"
 #include "borrowed_memory.hpp"
 #include "file_object.hpp"

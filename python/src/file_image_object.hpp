@@ -5,8 +5,8 @@
 
 #include "nanobind.hpp"
 #include "state.hpp"
-#include "state/file_image.hpp"
-#include "state/index_writer.hpp"
+#include "state/index/index_writer.hpp"
+#include "state/writing/file_image.hpp"
 
 #include <span>
 #include <vector>

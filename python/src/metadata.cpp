@@ -3,7 +3,7 @@
 
 #include "arguments.hpp"
 #include "names.hpp"
-#include "store/metadata.hpp"
+#include "store/manifest/metadata.hpp"
 
 #include <cstdint>
 #include <string>

@@ -3,7 +3,7 @@
 // and all types, over several lines; here it becomes one sentence: which argument, and what may be
 // meant. nanobind has no hook for that, so the linker leads its PyErr_SetString() here
 // (CMakeLists.txt), and a text that is not understood goes through as it is.
-#include "base/near.hpp"
+#include "base/text/near.hpp"
 #include "names.hpp"
 
 #include <algorithm>

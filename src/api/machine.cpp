@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "os/control_groups.hpp"
+#include "os/machine/control_groups.hpp"
 
 #include <penstock/machine.hpp>
 

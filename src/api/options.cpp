@@ -3,7 +3,7 @@
 
 #include "api/option_table.hpp"
 #include "base/environment.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "engine/aio/aio_backend.hpp"
 #include "engine/posix/posix_backend.hpp"
 #include "engine/uring/uring_backend.hpp"

@@ -4,7 +4,7 @@
 #include "api/option_table.hpp"
 #include "api/options.hpp"
 #include "base/raise.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "format/json.hpp"
 
 #include <penstock/options.hpp>

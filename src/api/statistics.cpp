@@ -2,7 +2,7 @@
 #include "api/statistics.hpp"
 
 #include "base/histogram.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "device/driver.hpp"
 #include "engine/device_path/device_path.hpp"
 #include "os/page_cache.hpp"

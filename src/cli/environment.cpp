@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/environment.hpp"
 
-#include "base/units.hpp"
-#include "os/block_device.hpp"
-#include "os/limits.hpp"
-#include "os/sysfs.hpp"
+#include "base/text/units.hpp"
+#include "os/machine/block_device.hpp"
+#include "os/machine/limits.hpp"
+#include "os/machine/sysfs.hpp"
 #include "os/thread.hpp"
 
 #include <fmt/format.h>

@@ -2,7 +2,7 @@
 #include "cli/progress.hpp"
 
 #include "base/clock.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/style.hpp"
 

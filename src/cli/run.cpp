@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/run.hpp"
 
-#include "base/near.hpp"
+#include "base/text/near.hpp"
 #include "cli/bench/command.hpp"
 #include "cli/bench/options.hpp"
 #include "cli/checkpoint/command.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cufile_conditions.hpp"
 
-#include "os/sysfs.hpp"
+#include "os/machine/sysfs.hpp"
 
 #include <fmt/format.h>
 

@@ -2,9 +2,9 @@
 #include "device/gpu_lane.hpp"
 
 #include "base/clock.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "device/pinned_pages.hpp"
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
 
 #include <fmt/format.h>
 #include <time.h>

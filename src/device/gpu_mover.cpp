@@ -3,11 +3,11 @@
 
 #include "base/align.hpp"
 #include "base/clock.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "device/context.hpp"
 #include "device/copy_streams.hpp"
 #include "device/pinned_pages.hpp"
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
 
 #include <fmt/format.h>
 #include <sys/syscall.h>

@@ -3,7 +3,7 @@
 
 #include "base/assert.hpp"
 #include "base/clock.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "device/context.hpp"
 #include "device/pinned_pages.hpp"
 #include "device/stream_order.hpp"

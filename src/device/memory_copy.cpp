@@ -10,7 +10,7 @@
 // any more, and is not kept.
 #include "base/clock.hpp"
 #include "base/raise.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "device/context.hpp"
 #include "device/driver.hpp"
 #include "device/pinned_pages.hpp"

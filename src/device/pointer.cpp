@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/pointer.hpp"
 
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "device/context.hpp"
 
 #include <fmt/format.h>

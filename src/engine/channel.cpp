@@ -4,7 +4,7 @@
 #include "base/align.hpp"
 #include "base/assert.hpp"
 #include "base/futex.hpp"
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/descriptors.hpp"
 
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
 
 #include <algorithm>
 #include <array>

@@ -2,7 +2,7 @@
 #include "engine/openers.hpp"
 
 #include "base/path.hpp"
-#include "os/sysfs.hpp"
+#include "os/machine/sysfs.hpp"
 
 #include <filesystem>
 #include <system_error>

@@ -11,7 +11,7 @@
 #include "base/clock.hpp"
 #include "engine/job.hpp"
 #include "os/file.hpp"
-#include "os/mount_table.hpp"
+#include "os/machine/mount_table.hpp"
 
 #include <map>
 #include <memory>

@@ -2,7 +2,7 @@
 #include "format/file_kind.hpp"
 
 #include "format/utf8.hpp"
-#include "format/zip.hpp"
+#include "format/zip/zip.hpp"
 
 #include <fmt/format.h>
 

@@ -2,11 +2,11 @@
 #include "format/torch_file.hpp"
 
 #include "base/align.hpp"
-#include "format/crc32.hpp"
 #include "format/file_kind.hpp"
 #include "format/numpy_types.hpp"
 #include "format/pickle/pickle.hpp"
 #include "format/torch_types.hpp"
+#include "format/zip/crc32.hpp"
 
 #include <fmt/format.h>
 

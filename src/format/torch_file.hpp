@@ -12,7 +12,7 @@
 
 #include "format/pickle/pickle.hpp"
 #include "format/value.hpp"
-#include "format/zip.hpp"
+#include "format/zip/zip.hpp"
 
 #include <cstdint>
 #include <string>

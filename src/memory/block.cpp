@@ -2,9 +2,9 @@
 #include "memory/block.hpp"
 
 #include "base/align.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "memory/lasting_memory.hpp"
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
 
 #include <fmt/format.h>
 #include <sys/mman.h>

@@ -5,7 +5,7 @@
 #include "base/assert.hpp"
 #include "base/of_process.hpp"
 #include "base/planted.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "memory/lasting_memory.hpp"
 #include "memory/pool.hpp"
 

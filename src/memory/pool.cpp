@@ -5,7 +5,7 @@
 #include "memory/pool.hpp"
 
 #include "base/align.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>

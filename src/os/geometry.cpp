@@ -3,8 +3,8 @@
 
 #include "base/align.hpp"
 #include "os/file_system_type.hpp"
+#include "os/machine/sysfs.hpp"
 #include "os/statx.hpp"
-#include "os/sysfs.hpp"
 
 #include <fmt/format.h>
 #include <linux/fs.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/io_uring_access.hpp"
 
-#include "base/units.hpp"
-#include "os/limits.hpp"
-#include "os/sysfs.hpp"
+#include "base/text/units.hpp"
+#include "os/machine/limits.hpp"
+#include "os/machine/sysfs.hpp"
 
 #include <fmt/format.h>
 #include <sys/syscall.h>

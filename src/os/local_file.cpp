@@ -2,8 +2,8 @@
 #include "os/local_file.hpp"
 
 #include "base/path.hpp"
-#include "os/limits.hpp"
 #include "os/local_folder.hpp"
+#include "os/machine/limits.hpp"
 #include "os/statx.hpp"
 
 #include <fcntl.h>

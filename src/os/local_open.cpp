@@ -8,12 +8,12 @@
 // A small or a cached file that is read once, or one that gets a few bytes once, is done after 1,
 // without a question that its device has answered.
 #include "base/align.hpp"
-#include "os/block_device.hpp"
 #include "os/file_system_type.hpp"
 #include "os/geometry.hpp"
 #include "os/local_file.hpp"
+#include "os/machine/block_device.hpp"
+#include "os/machine/sysfs.hpp"
 #include "os/page_cache.hpp"
-#include "os/sysfs.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -2,7 +2,7 @@
 #include "os/page_cache.hpp"
 
 #include "os/file.hpp"
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
 
 #include <fmt/format.h>
 #include <sys/syscall.h>

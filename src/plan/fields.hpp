@@ -3,7 +3,7 @@
 // command line, how they are written, and what they mean. A new option is a member and a row.
 #pragma once
 
-#include "base/near.hpp"
+#include "base/text/near.hpp"
 #include "format/fault.hpp"
 #include "plan/amount.hpp"
 

@@ -4,7 +4,7 @@
 #include "base/align.hpp"
 #include "base/clock.hpp"
 #include "base/histogram.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "base/wait_slice.hpp"
 #include "probe/gpu.hpp"
 

@@ -3,7 +3,7 @@
 // answered with their rates.
 #include "base/clock.hpp"
 #include "base/raise.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "format/fault.hpp"
 #include "probe/job.hpp"
 #include "probe/scratch.hpp"

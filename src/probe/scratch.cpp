@@ -2,7 +2,7 @@
 #include "probe/scratch.hpp"
 
 #include "base/clock.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 
 #include <fmt/format.h>
 #include <sys/stat.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/raise.hpp"
-#include "format/crc32.hpp"
 #include "format/torch_file.hpp"
+#include "format/zip/crc32.hpp"
 #include "state/addresses.hpp"
 #include "state/source.hpp"
-#include "state/structure.hpp"
+#include "state/structure/structure.hpp"
 #include "stream/checksum.hpp"
 #include "stream/read_ahead.hpp"
 

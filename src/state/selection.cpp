@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state/selection.hpp"
 
-#include "base/near.hpp"
+#include "base/text/near.hpp"
 #include "format/fault.hpp"
 #include "format/utf8.hpp"
 

@@ -43,7 +43,7 @@ public:
     /// "checkpoint of a store", "safetensors file", ...
     [[nodiscard]] std::string_view kind() const;
     [[nodiscard]] const std::vector<TensorEntry>& tensors() const { return table_.tensors; }
-    /// In the form of state/structure.hpp; "null": only the tensors.
+    /// In the form of state/structure/structure.hpp; "null": only the tensors.
     [[nodiscard]] const std::string& structure() const { return structure_; }
     [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& metadata() const {
         return table_.metadata;

@@ -5,11 +5,11 @@
 #include "format/shard_index.hpp"
 #include "format/torch_types.hpp"
 #include "state/box_runs.hpp"
-#include "state/file_writer.hpp"
-#include "state/index_writer.hpp"
-#include "state/state_image.hpp"
+#include "state/index/index_writer.hpp"
 #include "state/state_views.hpp"
 #include "state/stored_rows.hpp"
+#include "state/writing/file_writer.hpp"
+#include "state/writing/state_image.hpp"
 
 #include <penstock/memory.hpp>
 #include <penstock/state_file.hpp>

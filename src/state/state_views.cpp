@@ -6,7 +6,7 @@
 #include "format/rebuilt.hpp"
 #include "format/safetensors.hpp"
 #include "format/torch_types.hpp"
-#include "state/structure_tags.hpp"
+#include "state/structure/structure_tags.hpp"
 
 #include <fmt/format.h>
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "state/source.hpp"
-#include "state/structure.hpp"
+#include "state/structure/structure.hpp"
 
 #include <penstock/memory.hpp>
 

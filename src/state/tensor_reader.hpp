@@ -9,7 +9,7 @@
 //   part   the bytes of an item that are wanted
 #pragma once
 
-#include "state/index_shards.hpp"
+#include "state/index/index_shards.hpp"
 #include "state/subtree.hpp"
 #include "state/sum_table.hpp"
 #include "state/tensor_file.hpp"

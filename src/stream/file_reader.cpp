@@ -5,7 +5,7 @@
 #include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "base/wait_slice.hpp"
-#include "format/crc32.hpp"
+#include "format/zip/crc32.hpp"
 #include "stream/progress_clock.hpp"
 #include "stream/pump.hpp"
 #include "stream/read_helpers.hpp"

@@ -3,7 +3,7 @@
 
 #include "base/align.hpp"
 #include "base/start_threads.hpp"
-#include "format/crc32.hpp"
+#include "format/zip/crc32.hpp"
 #include "stream/touch.hpp"
 
 #include <penstock/machine.hpp>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/raise.hpp"
-#include "base/units.hpp"
-#include "weights/expert_layout.hpp"
-#include "weights/name_units.hpp"
-#include "weights/unit_tensors.hpp"
+#include "base/text/units.hpp"
+#include "weights/experts/expert_layout.hpp"
+#include "weights/model/name_units.hpp"
+#include "weights/model/unit_tensors.hpp"
 
 #include <penstock/weight_plan.hpp>
 

@@ -3,8 +3,8 @@
 // asked; what was saved before is there; nobody touches the memory of a load that failed; nothing
 // stays open, locked or in flight; and the same call works afterwards.
 #include "allocations/scene.hpp"
-#include "state/file_image.hpp"
-#include "state/file_writer.hpp"
+#include "state/writing/file_image.hpp"
+#include "state/writing/file_writer.hpp"
 #include "store/background/save_queue.hpp"
 #include "store/background/staging.hpp"
 #include "stream/file_reader.hpp"

@@ -2,7 +2,7 @@
 // Memory runs out at each allocation of the cache of rows, its simulator and the search for hot
 // rows: the call says so or has done what was asked, and the same call works afterwards.
 #include "allocations/scene.hpp"
-#include "features/row_cache.hpp"
+#include "features/gather/row_cache.hpp"
 
 #include <penstock/graph.hpp>
 #include <penstock/hot_rows.hpp>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What base/ makes of bytes and words: hex, base64, paths, the nearest word.
-#include "base/base64.hpp"
-#include "base/hex.hpp"
-#include "base/near.hpp"
 #include "base/path.hpp"
+#include "base/text/base64.hpp"
+#include "base/text/hex.hpp"
+#include "base/text/near.hpp"
 
 #include <gtest/gtest.h>
 

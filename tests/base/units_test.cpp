@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 
 #include "base/align.hpp"
 

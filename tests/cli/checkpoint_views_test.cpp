@@ -3,8 +3,8 @@
 // names that are meant for the terminal and not for who reads it.
 #include "cli/program.hpp"
 #include "format/torch_types.hpp"
-#include "state/file_image.hpp"
-#include "state/file_writer.hpp"
+#include "state/writing/file_image.hpp"
+#include "state/writing/file_writer.hpp"
 #include "support/temp_folder.hpp"
 
 #include <penstock/checkpoint.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/doctor/command.hpp"
 #include "cli/program.hpp"
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
 #include "support/temp_folder.hpp"
 
 #include <dlfcn.h>

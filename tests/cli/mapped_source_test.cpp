@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/checkpoint/mapped_source.hpp"
 
-#include "store/stored_source.hpp"
+#include "store/read/stored_source.hpp"
 #include "support/temp_folder.hpp"
 
 #include <penstock/checkpoint.hpp>

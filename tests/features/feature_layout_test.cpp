@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The header of a feature file: what is written is read, and no other bytes are believed.
-#include "features/feature_layout.hpp"
+#include "features/files/feature_layout.hpp"
 
 #include "stream/checksum.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Feature files on this machine's file system: written, gathered from, damaged, replaced, cut.
-#include "features/opened_features.hpp"
-#include "state/replace.hpp"
+#include "features/files/opened_features.hpp"
+#include "state/writing/replace.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"

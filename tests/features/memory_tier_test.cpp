@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A store that keeps rows in memory gives the same rows as one that does not, whatever the policy,
 // the memory, the threads and the hints.
-#include "features/memory_tier.hpp"
+#include "features/gather/memory_tier.hpp"
 
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cache of rows: whatever is asked, hinted or fails, a slot that is read keeps its row, and a
 // hit has the right one.
-#include "features/row_cache.hpp"
+#include "features/gather/row_cache.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "format/crc32.hpp"
+#include "format/zip/crc32.hpp"
 
 #include "format/support.hpp"
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "format/pickle/pickle.hpp"
 
-#include "format/crc32.hpp"
 #include "format/grammar.hpp"
 #include "format/random_tree.hpp"
 #include "format/torch_file.hpp"
 #include "format/unread.hpp"
+#include "format/zip/crc32.hpp"
 #include "support/seeds.hpp"
 
 #include <fmt/format.h>

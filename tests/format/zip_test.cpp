@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "format/zip.hpp"
+#include "format/zip/zip.hpp"
 
-#include "format/crc32.hpp"
 #include "format/support.hpp"
+#include "format/zip/crc32.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

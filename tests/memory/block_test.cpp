@@ -2,7 +2,7 @@
 #include "memory/block.hpp"
 
 #include "base/align.hpp"
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

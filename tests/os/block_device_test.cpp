@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "os/block_device.hpp"
+#include "os/machine/block_device.hpp"
 
 #include "os/local_file_system.hpp"
 #include "support/loop_mount.hpp"

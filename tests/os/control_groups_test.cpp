@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trees of /proc and /sys as containers, clusters and systemd make them, and a group of our own.
-#include "os/control_groups.hpp"
+#include "os/machine/control_groups.hpp"
 
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
 #include "os/thread.hpp"
 #include "support/temp_folder.hpp"
 

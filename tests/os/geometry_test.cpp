@@ -3,9 +3,9 @@
 
 #include "base/unique_fd.hpp"
 #include "os/file_system_type.hpp"
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
+#include "os/machine/sysfs.hpp"
 #include "os/statx.hpp"
-#include "os/sysfs.hpp"
 #include "support/loop_mount.hpp"
 #include "support/temp_folder.hpp"
 

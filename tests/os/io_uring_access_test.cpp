@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/io_uring_access.hpp"
 
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
 
-#include "os/sysfs.hpp"
+#include "os/machine/sysfs.hpp"
 #include "os/thread.hpp"
 #include "support/temp_folder.hpp"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/align.hpp"
 #include "os/faults.hpp"
-#include "os/limits.hpp"
 #include "os/local_file_system.hpp"
+#include "os/machine/limits.hpp"
 #include "support/loop_mount.hpp"
 #include "support/temp_folder.hpp"
 

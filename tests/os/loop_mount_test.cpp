@@ -2,7 +2,7 @@
 // The tests' own ground: nothing may be left behind, whatever happens to the process.
 #include "support/loop_mount.hpp"
 
-#include "os/sysfs.hpp"
+#include "os/machine/sysfs.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

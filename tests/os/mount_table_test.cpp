@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "os/mount_table.hpp"
+#include "os/machine/mount_table.hpp"
 
 #include "support/temp_folder.hpp"
 

@@ -2,8 +2,8 @@
 #include "works.hpp"
 
 #include "os/file_system.hpp"
-#include "state/file_image.hpp"
-#include "state/file_writer.hpp"
+#include "state/writing/file_image.hpp"
+#include "state/writing/file_writer.hpp"
 #include "store/crash_state.hpp"
 #include "stream/checksum.hpp"
 #include "support/test_engine.hpp"

@@ -2,7 +2,7 @@
 // One file that is saved again and again under the same name, and crashes at every operation of it:
 // what is found is whole, and never older than what was acknowledged. The same for protocols that
 // leave something out, which must be caught.
-#include "state/replace.hpp"
+#include "state/writing/replace.hpp"
 #include "support/crash_harness.hpp"
 #include "support/test_engine.hpp"
 

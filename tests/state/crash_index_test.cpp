@@ -4,8 +4,8 @@
 // stays; and the next save takes away what was left.
 #include "format/safetensors.hpp"
 #include "format/shard_index.hpp"
-#include "state/index_writer.hpp"
-#include "state/replace.hpp"
+#include "state/index/index_writer.hpp"
+#include "state/writing/replace.hpp"
 #include "support/crash_harness.hpp"
 #include "support/test_engine.hpp"
 

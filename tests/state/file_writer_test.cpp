@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "state/file_writer.hpp"
+#include "state/writing/file_writer.hpp"
 
-#include "format/crc32.hpp"
-#include "state/replace.hpp"
+#include "format/zip/crc32.hpp"
 #include "state/sum_table.hpp"
+#include "state/writing/replace.hpp"
 #include "store/support.hpp"
 #include "stream/checksum.hpp"
 #include "support/crash_harness.hpp"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is in which shard, what the files are called, and what a save of an index refuses. Crashes
 // of it: crash_index_test.cpp.
-#include "state/index_writer.hpp"
+#include "state/index/index_writer.hpp"
 
 #include "format/shard_index.hpp"
-#include "state/index_folder.hpp"
+#include "state/index/index_folder.hpp"
 #include "support/crash_harness.hpp"
 #include "support/temp_folder.hpp"
 

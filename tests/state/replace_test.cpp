@@ -2,7 +2,7 @@
 // Many that save under one name at once: each save goes well, nobody's unfinished file is taken for
 // an abandoned one, and nothing is left. One alone: what fails leaves nothing, or says what is
 // there.
-#include "state/replace.hpp"
+#include "state/writing/replace.hpp"
 
 #include "support/crash_harness.hpp"
 #include "support/temp_folder.hpp"

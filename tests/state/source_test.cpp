@@ -2,8 +2,8 @@
 #include "state/source.hpp"
 
 #include "format/shard_index.hpp"
-#include "state/file_image.hpp"
-#include "state/file_writer.hpp"
+#include "state/writing/file_image.hpp"
+#include "state/writing/file_writer.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 

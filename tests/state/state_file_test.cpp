@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public calls for one file and for an index of shards.
 #include "format/file_layout.hpp"
-#include "state/file_image.hpp"
-#include "state/file_writer.hpp"
+#include "state/writing/file_image.hpp"
+#include "state/writing/file_writer.hpp"
 #include "support/crash_harness.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "state/structure.hpp"
+#include "state/structure/structure.hpp"
 
 #include "base/clock.hpp"
 #include "format/grammar.hpp"

@@ -3,8 +3,8 @@
 // and all else that a load does, are in python/tests.
 #include "state/tensor_reader.hpp"
 
-#include "state/file_image.hpp"
-#include "state/file_writer.hpp"
+#include "state/writing/file_image.hpp"
+#include "state/writing/file_writer.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ranges of a file that a save writes: all of it once, what holds sums last, and nothing short
 // by itself.
-#include "state/write_plan.hpp"
+#include "state/writing/write_plan.hpp"
 
 #include "stream/window_sums.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The metadata of checkpoints, the best of them by a number in it, and those that are kept by step.
-#include "store/store_folder.hpp"
+#include "store/keep/store_folder.hpp"
 #include "store/store_support.hpp"
 #include "support.hpp"
 #include "support/crash_harness.hpp"

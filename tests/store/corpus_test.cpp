@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The adversarial corpus of the fuzzers of manifest and structure (fuzz/corpus), also where no
 // fuzzer is built: `ok_*` is read, anything else is refused as damaged.
-#include "base/hex.hpp"
-#include "state/structure.hpp"
-#include "store/manifest.hpp"
+#include "base/text/hex.hpp"
+#include "state/structure/structure.hpp"
+#include "store/manifest/manifest.hpp"
 #include "store/support.hpp"
 #include "stream/checksum.hpp"
 

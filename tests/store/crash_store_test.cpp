@@ -3,7 +3,7 @@
 // saves, pins and removals. What a new store then finds is held against the promises of
 // docs/checkpoint.md. The same store on disks that lie about their syncs must be caught.
 #include "store/crash_state.hpp"
-#include "store/store_folder.hpp"
+#include "store/keep/store_folder.hpp"
 #include "support/crash_harness.hpp"
 
 #include <fmt/format.h>

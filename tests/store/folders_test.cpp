@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shards over several folders: placed by speed and room, reachable from the first, gone with their
 // checkpoint; a folder that is lost.
-#include "store/placement.hpp"
-#include "store/store_folder.hpp"
+#include "store/keep/store_folder.hpp"
 #include "store/store_support.hpp"
+#include "store/write/placement.hpp"
 #include "support.hpp"
 #include "support/crash_harness.hpp"
 #include "support/temp_folder.hpp"

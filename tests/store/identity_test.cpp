@@ -6,8 +6,8 @@
 
 #include "base/path.hpp"
 #include "store/identity/ownership.hpp"
-#include "store/removal.hpp"
-#include "store/store_folder.hpp"
+#include "store/keep/removal.hpp"
+#include "store/keep/store_folder.hpp"
 #include "store/store_support.hpp"
 #include "stream/checksum.hpp"
 #include "support.hpp"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What did not change is linked, not written; every folder stays whole all the same.
-#include "store/retention.hpp"
-#include "store/shards.hpp"
-#include "store/store_folder.hpp"
+#include "store/keep/retention.hpp"
+#include "store/keep/store_folder.hpp"
 #include "store/store_support.hpp"
+#include "store/write/shards.hpp"
 #include "stream/checksum.hpp"
 #include "support.hpp"
 #include "support/crash_harness.hpp"

@@ -2,8 +2,8 @@
 // SIGKILL at random moments: a child saves again and again, into a store and under one file name,
 // and says in shared memory what was acknowledged; it is killed; what is there is held against
 // that. The next child goes on where this one died, so leftovers of many deaths meet.
-#include "state/file_image.hpp"
-#include "state/file_writer.hpp"
+#include "state/writing/file_image.hpp"
+#include "state/writing/file_writer.hpp"
 #include "store/crash_state.hpp"
 #include "support/crash_harness.hpp"
 #include "support/temp_folder.hpp"

@@ -3,10 +3,10 @@
 // store, or a save of one file, removes or writes to by name; folders and files of others have such
 // names; a folder becomes a link between the look at it and its removal. The decoy stays whole,
 // what is not the store's is reported and left, and what killed processes left still goes.
-#include "state/replace.hpp"
+#include "state/writing/replace.hpp"
 #include "store/identity/ownership.hpp"
-#include "store/removal.hpp"
-#include "store/store_folder.hpp"
+#include "store/keep/removal.hpp"
+#include "store/keep/store_folder.hpp"
 #include "store/store_support.hpp"
 #include "stream/checksum.hpp"
 #include "support.hpp"

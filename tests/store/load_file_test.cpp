@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // load_file(): whatever was saved comes back in one block of memory, from every form.
 #include "format/value.hpp"
-#include "format/zip.hpp"
-#include "state/file_image.hpp"
-#include "state/file_writer.hpp"
+#include "format/zip/zip.hpp"
+#include "state/writing/file_image.hpp"
+#include "state/writing/file_writer.hpp"
 #include "store/store_support.hpp"
 #include "support.hpp"
 #include "support/temp_folder.hpp"

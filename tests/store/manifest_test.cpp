@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/manifest.hpp"
+#include "store/manifest/manifest.hpp"
 
 #include "base/clock.hpp"
 #include "store/support.hpp"

@@ -3,7 +3,7 @@
 // without them, and what cannot be done without one is an Error.
 #include "base/start_threads.hpp"
 #include "store/background/save_queue.hpp"
-#include "store/chunk_sums.hpp"
+#include "store/write/chunk_sums.hpp"
 #include "stream/checksum.hpp"
 #include "stream/copy_threads.hpp"
 #include "stream/file_reader.hpp"

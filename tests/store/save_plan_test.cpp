@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a save is going to do, by values alone: no disk, no engine.
-#include "store/save_plan.hpp"
+#include "store/write/save_plan.hpp"
 
-#include "store/manifest_check.hpp"
-#include "store/manifest_draft.hpp"
-#include "store/state_check.hpp"
+#include "store/manifest/manifest_check.hpp"
+#include "store/manifest/manifest_draft.hpp"
+#include "store/write/state_check.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

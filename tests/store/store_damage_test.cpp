@@ -3,7 +3,7 @@
 // truncation, files of another generation, writes that landed elsewhere. All of it is found,
 // nothing else than what was saved is ever read, and latest() falls back where it can tell.
 #include "store/crash_state.hpp"
-#include "store/stock_index.hpp"
+#include "store/manifest/stock_index.hpp"
 #include "support/crash_harness.hpp"
 #include "support/text_files.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Structures that cannot be read: not saved, not counted, not in the way of what can.
-#include "store/store_folder.hpp"
+#include "store/keep/store_folder.hpp"
 #include "store/store_support.hpp"
 #include "support.hpp"
 #include "support/temp_folder.hpp"

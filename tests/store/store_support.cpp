@@ -3,8 +3,8 @@
 
 #include "base/raise.hpp"
 #include "format/safetensors.hpp"
-#include "store/stock_index.hpp"
-#include "store/store_folder.hpp"
+#include "store/keep/store_folder.hpp"
+#include "store/manifest/stock_index.hpp"
 #include "stream/checksum.hpp"
 #include "support/test_engine.hpp"
 

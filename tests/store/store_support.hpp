@@ -3,7 +3,7 @@
 // shard as a plain safetensors file, each sum computed again.
 #pragma once
 
-#include "store/manifest.hpp"
+#include "store/manifest/manifest.hpp"
 
 #include <penstock/checkpoint.hpp>
 

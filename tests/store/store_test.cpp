@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the store promises, each promise a test by its name, and what goes wrong with a message.
-#include "store/retention.hpp"
-#include "store/store_folder.hpp"
+#include "store/keep/retention.hpp"
+#include "store/keep/store_folder.hpp"
 #include "store/store_support.hpp"
 #include "support.hpp"
 #include "support/crash_harness.hpp"

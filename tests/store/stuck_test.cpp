@@ -3,7 +3,7 @@
 // to be stuck, each as an older checkpoint and as the newest one: every call goes on for the
 // others, names the stuck one once, and saves never stop.
 #include "store/crash_state.hpp"
-#include "store/store_folder.hpp"
+#include "store/keep/store_folder.hpp"
 #include "store/stuck/stuck_removals.hpp"
 #include "store/stuck_files.hpp"
 #include "support/temp_folder.hpp"

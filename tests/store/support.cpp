@@ -2,8 +2,8 @@
 #include "store/support.hpp"
 
 #include "format/safetensors.hpp"
-#include "store/stock_index.hpp"
-#include "store/store_folder.hpp"
+#include "store/keep/store_folder.hpp"
+#include "store/manifest/stock_index.hpp"
 #include "stream/checksum.hpp"
 
 #include <fmt/format.h>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "format/support.hpp"
-#include "store/manifest.hpp"
+#include "store/manifest/manifest.hpp"
 #include "support/text_files.hpp"
 
 #include <penstock/checkpoint.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stream/file_reader.hpp"
 
-#include "format/crc32.hpp"
+#include "format/zip/crc32.hpp"
 #include "store/support.hpp"
 #include "stream/checksum.hpp"
 #include "support/crash_harness.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads of several copies: their division follows what is seen of the devices; whatever ends a
 // read, no request is left.
-#include "weights/copied_read.hpp"
+#include "weights/read/copied_read.hpp"
 
 #include "support/temp_folder.hpp"
 #include "support/text_files.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which bytes are read from which copy: all of them once, and all devices done at the same time.
-#include "weights/copies.hpp"
+#include "weights/read/copies.hpp"
 
 #include "base/align.hpp"
 

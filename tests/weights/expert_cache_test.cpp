@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which experts stay: those that are chosen often, whatever comes between.
-#include "weights/expert_cache.hpp"
+#include "weights/experts/expert_cache.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guesses of what the next layer needs, by traces of routers with a habit and without one. The
 // traces are also what says whether reading ahead is worth it: the misses that a layer waits for.
-#include "weights/expert_forecast.hpp"
+#include "weights/experts/expert_forecast.hpp"
 
-#include "weights/expert_cache.hpp"
+#include "weights/experts/expert_cache.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

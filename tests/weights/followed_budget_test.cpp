@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A budget that follows what memory is left, as arithmetic and in a stream.
-#include "weights/followed_budget.hpp"
+#include "weights/stream/followed_budget.hpp"
 
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Units by the names of tensors, as models of several families have them.
-#include "weights/name_units.hpp"
+#include "weights/model/name_units.hpp"
 
 #include <penstock/weight_plan.hpp>
 

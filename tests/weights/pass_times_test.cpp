@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "weights/pass_times.hpp"
+#include "weights/stream/pass_times.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What stays in memory, for models of any shape and budgets of any size.
-#include "weights/residency.hpp"
+#include "weights/stream/residency.hpp"
 
 #include "base/align.hpp"
 

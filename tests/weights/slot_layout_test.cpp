@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Places in a slot: congruent to the file, apart from one another, and no longer than planned.
-#include "weights/slot_layout.hpp"
+#include "weights/stream/slot_layout.hpp"
 
-#include "weights/residency.hpp"
+#include "weights/stream/residency.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

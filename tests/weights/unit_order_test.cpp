@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is read in a pass whose order nobody knew: hardly more than what is needed.
-#include "weights/unit_order.hpp"
+#include "weights/stream/unit_order.hpp"
 
 #include <gtest/gtest.h>
 

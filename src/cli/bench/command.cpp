@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench/command.hpp"
 
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/bench/fio_peer.hpp"
 #include "cli/bench/gpu_bench.hpp"
 #include "cli/bench/report.hpp"

@@ -2,7 +2,7 @@
 #include "cli/bench/gpu_bench.hpp"
 
 #include "base/environment.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/bench/fio_peer.hpp"
 #include "cli/bench/gpu_peers.hpp"
 #include "cli/bench/report.hpp"

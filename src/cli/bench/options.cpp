@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench/options.hpp"
 
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/gpu_option.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/number_from.hpp"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench/report.hpp"
 
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/environment.hpp"
 #include "cli/flush.hpp"
 #include "cli/style.hpp"
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
 #include "probe/statistics.hpp"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/checkpoint/command.hpp"
 
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/number_from.hpp"
 #include "cli/progress.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"
 #include "cli/flush.hpp"
@@ -11,7 +11,7 @@
 #include "state/source.hpp"
 #include "state/state_views.hpp"
 #include "state/stored_rows.hpp"
-#include "store/stored_source.hpp"
+#include "store/read/stored_source.hpp"
 
 #include <penstock/memory.hpp>
 

@@ -4,7 +4,7 @@
 
 #include "base/path.hpp"
 #include "state/source.hpp"
-#include "store/metadata.hpp"
+#include "store/manifest/metadata.hpp"
 
 #include <penstock/checkpoint.hpp>
 

@@ -3,10 +3,10 @@
 
 #include "base/result.hpp"
 #include "state/addresses.hpp"
-#include "state/state_image.hpp"
 #include "state/stored_rows.hpp"
-#include "state/structure.hpp"
+#include "state/structure/structure.hpp"
 #include "state/subtree.hpp"
+#include "state/writing/state_image.hpp"
 
 #include <penstock/memory.hpp>
 

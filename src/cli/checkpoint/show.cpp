@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands ls and show: list the contents without reading a tensor.
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"
 #include "cli/flush.hpp"
@@ -11,10 +11,10 @@
 #include "format/unread.hpp"
 #include "state/source.hpp"
 #include "state/stored_rows.hpp"
-#include "state/structure.hpp"
-#include "store/metadata.hpp"
-#include "store/store_folder.hpp"
-#include "store/stored_source.hpp"
+#include "state/structure/structure.hpp"
+#include "store/keep/store_folder.hpp"
+#include "store/manifest/metadata.hpp"
+#include "store/read/stored_source.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/clock.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"
 #include "cli/flush.hpp"
@@ -9,8 +9,8 @@
 #include "cli/progress.hpp"
 #include "format/fault.hpp"
 #include "state/source.hpp"
-#include "store/store_folder.hpp"
-#include "store/stored_source.hpp"
+#include "store/keep/store_folder.hpp"
+#include "store/read/stored_source.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/doctor/checks.hpp"
-#include "os/sysfs.hpp"
+#include "os/machine/sysfs.hpp"
 
 #include <penstock/gpu.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/doctor/gpu_way.hpp"
 
-#include "os/sysfs.hpp"
+#include "os/machine/sysfs.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/doctor/checks.hpp"
 #include "cli/message.hpp"
 #include "os/io_uring_access.hpp"
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
+#include "os/machine/sysfs.hpp"
 #include "os/page_cache.hpp"
-#include "os/sysfs.hpp"
 #include "os/thread.hpp"
 
 #include <penstock/penstock.hpp>

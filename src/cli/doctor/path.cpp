@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/text/units.hpp"
 #include "base/unique_fd.hpp"
-#include "base/units.hpp"
 #include "cli/doctor/checks.hpp"
 #include "cli/doctor/gpu_way.hpp"
 #include "cli/message.hpp"
 #include "cli/scratch.hpp"
-#include "os/block_device.hpp"
-#include "os/limits.hpp"
-#include "os/sysfs.hpp"
+#include "os/machine/block_device.hpp"
+#include "os/machine/limits.hpp"
+#include "os/machine/sysfs.hpp"
 
 #include <penstock/gpu.hpp>
 #include <penstock/penstock.hpp>

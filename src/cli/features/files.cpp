@@ -3,7 +3,7 @@
 #include "base/clock.hpp"
 #include "base/path.hpp"
 #include "base/raise.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"
 #include "cli/features/command.hpp"

@@ -2,7 +2,7 @@
 #include "cli/plan/command.hpp"
 
 #include "base/raise.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/environment.hpp"
 #include "cli/flush.hpp"
 #include "cli/interrupt.hpp"

@@ -3,7 +3,7 @@
 
 #include "base/align.hpp"
 #include "base/clock.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/environment.hpp"
 #include "cli/gpu_option.hpp"
 #include "cli/json_output.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/tune/report.hpp"
 
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/bench/report.hpp"
 #include "cli/environment.hpp"
 #include "cli/flush.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/tune/settings.hpp"
 
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 
 #include <penstock/options.hpp>
 

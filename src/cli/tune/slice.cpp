@@ -3,7 +3,7 @@
 
 #include "base/align.hpp"
 #include "base/clock.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "base/wait_slice.hpp"
 #include "cli/interrupt.hpp"
 #include "probe/statistics.hpp"

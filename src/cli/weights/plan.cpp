@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Command plan: what a budget keeps in memory and reads, a line a group of layers.
 #include "base/raise.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "cli/flush.hpp"
 #include "cli/json_output.hpp"
 #include "cli/weights/command.hpp"

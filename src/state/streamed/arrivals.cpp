@@ -3,7 +3,7 @@
 
 #include "base/raise.hpp"
 #include "format/fault.hpp"
-#include "state/state_image.hpp"
+#include "state/writing/state_image.hpp"
 #include "stream/checksum.hpp"
 
 #include <penstock/gpu.hpp>

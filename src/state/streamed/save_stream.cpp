@@ -3,12 +3,12 @@
 #include "base/handles.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
-#include "state/state_image.hpp"
 #include "state/state_views.hpp"
 #include "state/streamed/arrivals.hpp"
 #include "state/streamed/streamed_file.hpp"
 #include "state/streamed/streamed_index.hpp"
-#include "state/structure.hpp"
+#include "state/structure/structure.hpp"
+#include "state/writing/state_image.hpp"
 
 #include <penstock/state_file.hpp>
 

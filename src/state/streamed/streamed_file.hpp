@@ -11,8 +11,8 @@
 // written.
 #pragma once
 
-#include "state/file_image.hpp"
 #include "state/streamed/arrivals.hpp"
+#include "state/writing/file_image.hpp"
 
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>

@@ -9,10 +9,10 @@
 // The caller commits it. Nothing of the file itself is written.
 #pragma once
 
-#include "state/replace.hpp"
 #include "state/update/find_update.hpp"
 #include "state/update/update_log.hpp"
 #include "state/update/update_plan.hpp"
+#include "state/writing/replace.hpp"
 #include "stream/progress_clock.hpp"
 
 #include <penstock/engine.hpp>

@@ -16,11 +16,11 @@
 #include "base/path.hpp"
 #include "base/raise.hpp"
 #include "base/random.hpp"
-#include "state/state_image.hpp"
 #include "state/tensor_file.hpp"
 #include "state/update/find_update.hpp"
 #include "state/update/log_writer.hpp"
 #include "state/update/update_plan.hpp"
+#include "state/writing/state_image.hpp"
 
 #include <penstock/update_file.hpp>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state/update/update_plan.hpp"
 
-#include "base/near.hpp"
 #include "base/raise.hpp"
+#include "base/text/near.hpp"
 #include "format/fault.hpp"
 #include "format/torch_types.hpp"
-#include "format/zip.hpp"
+#include "format/zip/zip.hpp"
 #include "state/state_views.hpp"
 #include "stream/file_bytes.hpp"
 

@@ -2,7 +2,7 @@
 #include "store/background/background_saver.hpp"
 
 #include "base/planted.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "base/wait_slice.hpp"
 #include "stream/memory_samples.hpp"
 

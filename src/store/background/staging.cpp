@@ -3,7 +3,7 @@
 
 #include "base/align.hpp"
 #include "base/raise.hpp"
-#include "base/units.hpp"
+#include "base/text/units.hpp"
 #include "stream/copy_threads.hpp"
 
 #include <penstock/machine.hpp>

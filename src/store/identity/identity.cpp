@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/identity/identity.hpp"
 
-#include "base/hex.hpp"
 #include "base/random.hpp"
+#include "base/text/hex.hpp"
 #include "stream/checksum.hpp"
 
 #include <fmt/format.h>

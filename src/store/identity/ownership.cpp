@@ -4,8 +4,8 @@
 #include "base/path.hpp"
 #include "base/raise.hpp"
 #include "base/random.hpp"
-#include "store/removal.hpp"
-#include "store/store_folder.hpp"
+#include "store/keep/removal.hpp"
+#include "store/keep/store_folder.hpp"
 #include "stream/checksum.hpp"
 #include "stream/when_room.hpp"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/stuck/stuck_removals.hpp"
 
-#include "base/units.hpp"
-#include "store/save.hpp"
+#include "base/text/units.hpp"
+#include "store/write/save.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/uring/uring_backend.hpp"
 
-#include "os/limits.hpp"
+#include "os/machine/limits.hpp"
 #include "support/backend_conformance.hpp"
 #include "support/seccomp.hpp"
 
