@@ -92,7 +92,7 @@ Result<void> check_ends(const IndexArray& indptr, const IndexArray& indices,
 struct LoadedArray {
     IndexArray values;
     std::shared_ptr<const void> keep;
-    const features::MappedFile* mapped = nullptr;
+    const graph::MappedFile* mapped = nullptr;
 };
 
 struct FileArray {
@@ -150,8 +150,8 @@ Result<LoadedArray> load_array(Engine& engine, const std::string& path, const Gr
     PENSTOCK_TRY(array, array_of_file(engine, path, files.type));
     const std::uint64_t bytes = array.count * (bits_of(array.type) / 8U);
     if (files.mapped) {
-        PENSTOCK_TRY(opened, features::MappedFile::open(path));
-        const auto file = std::make_shared<features::MappedFile>(std::move(opened));
+        PENSTOCK_TRY(opened, graph::MappedFile::open(path));
+        const auto file = std::make_shared<graph::MappedFile>(std::move(opened));
         if (file->bytes().size() < array.offset + bytes) {
             return base::fail(base::error(ErrorCode::kDamaged, kGraphOperation,
                                           "it was cut while it was opened", path));
@@ -160,7 +160,7 @@ Result<LoadedArray> load_array(Engine& engine, const std::string& path, const Gr
         return LoadedArray{IndexArray(array.count == 0 ? nullptr : begin, array.count, array.type),
                            file, file.get()};
     }
-    PENSTOCK_CHECK(features::check_memory(kGraphOperation, bytes));
+    PENSTOCK_CHECK(graph::check_memory(kGraphOperation, bytes));
     const auto memory = std::make_shared<Buffer>();
     if (bytes != 0) {
         *memory = MemoryPool().take(bytes);
@@ -222,7 +222,7 @@ Graph Graph::from_edges(IndexArray from, IndexArray to, std::uint64_t sources,
     };
     base::unwrap(checked());
     return base::unwrap(
-        features::sorted_graph(kGraphOperation, from, to, sources, destinations, true));
+        graph::sorted_graph(kGraphOperation, from, to, sources, destinations, true));
 }
 
 Graph Graph::open(Engine& engine, const GraphFiles& files) {

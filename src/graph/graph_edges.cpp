@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace penstock::features {
+namespace penstock::graph {
 
 namespace {
 
@@ -73,4 +73,4 @@ base::Result<Graph> sorted_graph(std::string_view operation, const IndexArray& f
     });
 }
 
-}  // namespace penstock::features
+}  // namespace penstock::graph

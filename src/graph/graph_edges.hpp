@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace penstock::features {
+namespace penstock::graph {
 
 /// Edges from[i] -> to[i], whose nodes are known to exist. Edges to one node keep their order.
 [[nodiscard]] base::Result<Graph> sorted_graph(std::string_view operation, const IndexArray& from,
@@ -20,4 +20,4 @@ namespace penstock::features {
 /// process when they are touched.
 [[nodiscard]] base::Result<void> check_memory(std::string_view operation, std::uint64_t bytes);
 
-}  // namespace penstock::features
+}  // namespace penstock::graph

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace penstock::features {
+namespace penstock::graph {
 
 base::Result<MappedFile> MappedFile::open(const std::string& path) {
     const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -56,4 +56,4 @@ void MappedFile::expect_all(bool now) const {
     }
 }
 
-}  // namespace penstock::features
+}  // namespace penstock::graph

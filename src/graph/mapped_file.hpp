@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-namespace penstock::features {
+namespace penstock::graph {
 
 /// Movable. Who reads its bytes beyond the end of a file that was cut since gets SIGBUS.
 class MappedFile {
@@ -30,4 +30,4 @@ private:
     std::span<const std::byte> bytes_;
 };
 
-}  // namespace penstock::features
+}  // namespace penstock::graph

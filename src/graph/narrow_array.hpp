@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace penstock::features {
+namespace penstock::graph {
 
 class NarrowArray {
 public:
@@ -38,4 +38,4 @@ private:
     bool is_wide_ = false;
 };
 
-}  // namespace penstock::features
+}  // namespace penstock::graph

@@ -33,9 +33,9 @@ struct NeighborSampler::Impl {
 
 namespace {
 
-using features::NodeNumbers;
-using features::Picks;
-using features::RandomStream;
+using graph::NodeNumbers;
+using graph::Picks;
+using graph::RandomStream;
 
 constexpr std::string_view kSampling = "sample";
 constexpr std::size_t kPartNodes = 512;  // that a thread takes at a time
@@ -68,7 +68,7 @@ public:
         : counts_(nodes),
           relations_(relations),
           options_(options),
-          key_(features::joined(features::joined(0, options.seed), batch)) {
+          key_(graph::joined(graph::joined(0, options.seed), batch)) {
         made_.nodes.resize(nodes.size());
         made_.edges.resize(relations.size());
         begins_.resize(nodes.size());
@@ -114,7 +114,7 @@ public:
             part.relation = &relation;
             part.begin = begins_[relation.destination];
             part.end = ends[relation.destination];
-            part.key = features::joined(features::joined(key_, hop), r);
+            part.key = graph::joined(graph::joined(key_, hop), r);
             part.fanout = relation.fanouts[hop];
             const std::uint64_t before = made_.edges[r].from.size();
             if (part.fanout != 0) {
@@ -212,10 +212,9 @@ private:
         const std::uint64_t end = std::min(begin + kPartNodes, part.end);
         for (std::uint64_t place = begin; place < end; ++place) {
             const Graph::Range range = graph.edges_to(ids[place]);
-            chosen.counts.push_back(
-                features::pick_count(range.size(), part.fanout, options_.replace));
+            chosen.counts.push_back(graph::pick_count(range.size(), part.fanout, options_.replace));
             picks.choose(range.size(), part.fanout, options_.replace,
-                         RandomStream(features::joined(part.key, place)),
+                         RandomStream(graph::joined(part.key, place)),
                          [&](std::uint64_t pick) { chosen.ids.push_back(range.begin + pick); });
         }
         // Apart from choosing, so that several of these reads are under way at once.

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace penstock::features {
+namespace penstock::graph {
 
 /// From (node, tree) to a place below kPlacesMax. May throw std::bad_alloc and is then unchanged.
 class NodeNumbers {
@@ -66,4 +66,4 @@ private:
     std::uint64_t used_ = 0;
 };
 
-}  // namespace penstock::features
+}  // namespace penstock::graph

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace penstock::features {
+namespace penstock::graph {
 
 /// Edges that a node of `degree` edges has in a sample; `fanout`: -1 is all.
 [[nodiscard]] constexpr std::uint64_t pick_count(std::uint64_t degree, std::int64_t fanout,
@@ -91,4 +91,4 @@ private:
     std::vector<std::uint64_t> slots_;  ///< a hash table of numbers, each plus 1
 };
 
-}  // namespace penstock::features
+}  // namespace penstock::graph

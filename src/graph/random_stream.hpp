@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace penstock::features {
+namespace penstock::graph {
 
 __extension__ typedef unsigned __int128 Uint128;  // NOLINT(modernize-use-using)
 
@@ -72,4 +72,4 @@ private:
     std::uint64_t key_;
 };
 
-}  // namespace penstock::features
+}  // namespace penstock::graph

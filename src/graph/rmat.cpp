@@ -58,12 +58,12 @@ public:
           ab_(static_cast<std::uint64_t>((options.a + options.b) * kUnit)),
           abc_(static_cast<std::uint64_t>((options.a + options.b + options.c) * kUnit)),
           scale_(options.scale),
-          key_(features::joined(1, options.seed)),
-          numbers_(options.scale, features::joined(2, options.seed)),
+          key_(graph::joined(1, options.seed)),
+          numbers_(options.scale, graph::joined(2, options.seed)),
           shuffle_(options.shuffle) {}
 
     [[nodiscard]] Edge operator()(std::uint64_t i) const {
-        features::RandomStream random(features::joined(key_, i));
+        graph::RandomStream random(graph::joined(key_, i));
         Edge edge;
         std::uint64_t bits = 0;
         for (std::uint32_t level = 0; level < scale_; ++level) {
@@ -84,7 +84,7 @@ private:
     std::uint64_t abc_;
     std::uint32_t scale_;
     std::uint64_t key_;
-    features::Permutation numbers_;
+    graph::Permutation numbers_;
     bool shuffle_;
 };
 
@@ -92,19 +92,19 @@ base::Result<Graph> made_rmat(const RmatOptions& options) {
     PENSTOCK_CHECK(check_rmat(options));
     const std::uint64_t nodes = std::uint64_t{1} << options.scale;
     const std::uint64_t edges = options.edges_per_node << options.scale;
-    const std::uint64_t end_bytes = features::NarrowArray::is_wide(nodes) ? 8U : 4U;
+    const std::uint64_t end_bytes = graph::NarrowArray::is_wide(nodes) ? 8U : 4U;
     // Both ends of each edge in the order that they are made in, then the graph.
-    PENSTOCK_CHECK(features::check_memory(kMakingRmat, edges * 3 * end_bytes + nodes * 8));
+    PENSTOCK_CHECK(graph::check_memory(kMakingRmat, edges * 3 * end_bytes + nodes * 8));
     return base::as_result(kMakingRmat, [&]() -> base::Result<Graph> {
         const RmatEdges edge_of(options);
-        features::NarrowArray from(edges, nodes);
-        features::NarrowArray to(edges, nodes);
+        graph::NarrowArray from(edges, nodes);
+        graph::NarrowArray to(edges, nodes);
         for (std::uint64_t i = 0; i < edges; ++i) {
             const Edge edge = edge_of(i);
             from.set(i, edge.from);
             to.set(i, edge.to);
         }
-        return features::sorted_graph(kMakingRmat, from.view(), to.view(), nodes, nodes, false);
+        return graph::sorted_graph(kMakingRmat, from.view(), to.view(), nodes, nodes, false);
     });
 }
 
@@ -119,7 +119,7 @@ public:
           near_(2 - inverse(integral(2.5) - std::pow(2.0, -exponent))) {}
 
     /// 1 to rows.
-    [[nodiscard]] std::uint64_t draw(features::RandomStream& random) const {
+    [[nodiscard]] std::uint64_t draw(graph::RandomStream& random) const {
         for (;;) {
             const double area = last_ + random.unit() * (first_ - last_);
             const double x = inverse(area);
@@ -169,7 +169,7 @@ ZipfRows::ZipfRows(std::uint64_t rows, double exponent, std::uint64_t seed)
 }
 
 void ZipfRows::fill(std::span<std::uint64_t> ids, std::uint64_t batch) const {
-    features::RandomStream random(features::joined(features::joined(3, seed_), batch));
+    graph::RandomStream random(graph::joined(graph::joined(3, seed_), batch));
     if (exponent_ == 0) {
         for (std::uint64_t& id : ids) {
             id = random.below(rows_);
@@ -180,7 +180,7 @@ void ZipfRows::fill(std::span<std::uint64_t> ids, std::uint64_t batch) const {
     while (std::uint64_t{1} << bits < rows_) {
         ++bits;
     }
-    const features::Permutation numbers(bits, features::joined(4, seed_));
+    const graph::Permutation numbers(bits, graph::joined(4, seed_));
     const ZipfLaw law(rows_, exponent_);
     for (std::uint64_t& id : ids) {
         // A number that is no row is the next to be permuted, until one is: so that too is a
