@@ -6,7 +6,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 export CCACHE_DIR := $(CURDIR)/build/.ccache
 
-.PHONY: help setup build python wheels docs demo test test-ci test-python test-long bench gpu-kit test-gpu fresh format lint tidy clean setup-base setup-test
+.PHONY: help setup build python wheels docs demo test test-ci test-python test-long bench gpu-kit test-gpu fresh format lint tidy clean setup-base setup-test setup-ci
 
 help: ## this page
 	@echo "Penstock moves tensors between storage and memory at the speed of the device."
@@ -21,12 +21,14 @@ help: ## this page
 	@echo "One preset by hand:   cmake --preset dev && cmake --build --preset dev && ctest --preset dev"
 	@echo "One part of the test: .venv/bin/python tools/run_tests.py --only asan-ubsan   (--list shows all)"
 
-setup: setup-test ## packages and .venv for everything but test-long
+setup: setup-ci ## packages and environments for everything but test-long
 
 setup-base:
 	@tools/setup.sh base
 setup-test:
 	@tools/setup.sh test
+setup-ci:
+	@tools/setup.sh ci
 
 build: setup-base ## the library and the `penstock` program, in build/program
 	@$(PY) tools/build.py program
@@ -55,7 +57,7 @@ BEGAN := $(shell date +%s)
 test: setup-test ## checks and tests, quick ones; the last line counts them
 	@$(PY) tools/run_tests.py --began $(BEGAN) $(TEST_ARGS)
 
-test-ci: setup-test ## test, then sanitizers and longer searches: what .ci/run runs
+test-ci: setup-ci ## test, then DeepSpeed, the docs, sanitizers and searches: what .ci/run runs
 	@$(PY) tools/run_tests.py --level ci --began $(BEGAN) $(TEST_ARGS)
 
 test-python: setup-base ## the package and its tests alone; also on another Debian, with another Python

@@ -46,7 +46,7 @@ from test_counts import Counts, Flaky, count_gtest, count_junit  # noqa: E402
 from test_parts import CPUS, LEVELS, ROOT, Part, Step, parts  # noqa: E402
 
 LOGS = ROOT / "build" / "test-logs"
-TEST_MINUTES_MAX = 15  # of `make test` on 2 cores, set-up included
+TEST_MINUTES_MAX = 12  # of `make test` on 2 cores, set-up included
 GRACE_S = 10  # what a stopped child gets to unmount and remove what it made
 # Test programs print a line for each test, of which the longest takes a minute on an idle machine.
 HANG_S = 600

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Sets this checkout up: Debian packages, then a Python environment in .venv, and for all but "build" and "base" a second
-# one with DeepSpeed, in .venv-deepspeed. Usage: tools/setup.sh [build|base|test|bench|long]
+# Sets this checkout up: Debian packages, then a Python environment in .venv, and for "ci", "bench" and "long" a second
+# one with DeepSpeed, in .venv-deepspeed. Usage: tools/setup.sh [build|base|test|ci|bench|long]
 #
 # "build" is enough to build the Python package, and has neither torch nor anything else that the package does not need.
 #
@@ -11,8 +11,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 want=${1:-base}
-case "$want" in build | base | test | bench | long) ;; *)
-    echo "setup: there is no package set '$want'; choose build, base, test, bench or long" >&2
+case "$want" in build | base | test | ci | bench | long) ;; *)
+    echo "setup: there is no package set '$want'; choose build, base, test, ci, bench or long" >&2
     exit 2
     ;;
 esac
@@ -25,7 +25,8 @@ say() { printf '[setup %4ds] %s\n' "$SECONDS" "$*"; }
 sets() { # which sets a set includes
     case "$want" in
     build | base) ;;
-    test | bench) echo "$want" ;;
+    test | ci) echo test ;;
+    bench) echo bench ;;
     long) echo test bench long ;;
     esac
     [ "$want" = build ] || echo base
@@ -145,7 +146,7 @@ fi
 # DeepSpeed is what tests and benchmarks compare with, and needs a dozen packages that nothing else does. So it has an
 # environment of its own, with .venv's packages (torch, penstock, pytest) under it.
 stamp=$stamp+$(cksum <tools/requirements-deepspeed.txt | tr ' ' '-')
-if [ "$want" != build ] && [ "$want" != base ] && [ ! -e ".venv-deepspeed/$stamp" ]; then
+if [[ $want =~ ^(ci|bench|long)$ ]] && [ ! -e ".venv-deepspeed/$stamp" ]; then
     say "python: making .venv-deepspeed over .venv, and installing tools/requirements-deepspeed.txt into it"
     rm -rf .venv-deepspeed
     .venv/bin/python -m venv --without-pip .venv-deepspeed

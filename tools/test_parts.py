@@ -276,7 +276,6 @@ def all_parts(level="long"):
             [WHEEL, pytest_shares("python/tests", AT_ONCE)],
             needs=["pyproject.toml", "python/tests"],
         ),
-        Part("deepspeed", 360, [WHEEL, deepspeed_tests("deepspeed", AT_ONCE)], needs=["tests/deepspeed/test_*.py"]),
         Part(
             # Each is one process for most of its time.
             "benchmarks-examples",
@@ -284,14 +283,20 @@ def all_parts(level="long"):
             [WHEEL, pytest_folders("tests/benchmarks", "tests/examples")],
             needs=["tests/benchmarks/test_*.py", "examples/*.cpp"],
         ),
-        Part("docs", 180, [WHEEL, pytest_shares("tests/docs", min(2, CPUS))], needs=["tests/docs/test_*.py"]),
+        # Other people's programs on ours, and what the documents show.
         Part(
-            "hostile",
-            150,
-            [WHEEL, hostile("quick")],
-            needs=["tests/hostile/test_*.py"],
-            until="test",
-            again=False,
+            "deepspeed",
+            360,
+            [WHEEL, deepspeed_tests("deepspeed", AT_ONCE)],
+            needs=["tests/deepspeed/test_*.py"],
+            level="ci",
+        ),
+        Part(
+            "docs",
+            180,
+            [WHEEL, pytest_shares("tests/docs", min(2, CPUS))],
+            needs=["tests/docs/test_*.py"],
+            level="ci",
         ),
         Part(
             "asan-ubsan",
@@ -318,7 +323,7 @@ def all_parts(level="long"):
             skips=None if whole else lambda: test_choice.why_not_now(SMOKE),
         ),
         Part(
-            "hostile-ci",
+            "hostile",
             270,
             [WHEEL, hostile("ci")],
             needs=["tests/hostile/test_*.py"],

@@ -351,7 +351,7 @@ def test_transformers_own_list_is_enough(tmp_path):
     root = pathlib.Path(__file__).resolve().parents[2]
     folders = glob.glob(f"{root}/.venv-deepspeed/lib/python*/site-packages/transformers/trainer_pt_utils.py")
     if not folders:
-        pytest.skip("needs transformers: tools/setup.sh test")
+        pytest.skip("needs transformers: make setup")
     source = pathlib.Path(folders[0]).read_text()
     begin = source.index("def safe_globals():")
     body = re.search(r"def safe_globals\(\):\n(?:    .*\n|\n)+", source[begin:])[0]

@@ -188,7 +188,7 @@ def test_parts_and_steps_that_search_run_nothing_again(program, tmp_path):
     assert len(run(program({"B.x": ["fail", "pass"]}, again=False)).failed) == 1
     assert runs(tmp_path) == ["A.x", "B.x"]
     never = {part.name for part in test_parts.parts() if not part.again}
-    assert {"hostile", "hostile-ci", "hostile-long", "power-cut", "fuzz", "seeds", "properties"} <= never
+    assert {"hostile", "hostile-long", "power-cut", "fuzz", "seeds", "properties"} <= never
 
 
 def test_of_pytest_the_failed_case_alone_runs_again(tmp_path):
