@@ -3,8 +3,8 @@
 #include "file_object.hpp"
 
 #if PENSTOCK_HAS_CLI
-#include "cli/output_file.hpp"
 #include "cli/run.hpp"
+#include "report/output_file.hpp"
 #endif
 
 #include <string>
@@ -43,7 +43,7 @@ std::string environment_json() {
 
 bool is_json_of_ours(const nb::handle path) {
 #if PENSTOCK_HAS_CLI
-    return cli::is_json_of_ours(path_bytes(path, "path", ""));
+    return report::is_json_of_ours(path_bytes(path, "path", ""));
 #else
     static_cast<void>(path);
     no_command_line();
@@ -52,7 +52,7 @@ bool is_json_of_ours(const nb::handle path) {
 
 int write_output(const nb::handle path, const char* text) {
 #if PENSTOCK_HAS_CLI
-    return cli::write_output(path_bytes(path, "path", ""), text);
+    return report::write_output(path_bytes(path, "path", ""), text);
 #else
     static_cast<void>(path);
     static_cast<void>(text);

@@ -6,17 +6,17 @@
 #include "cli/bench/options.hpp"
 #include "cli/checkpoint/command.hpp"
 #include "cli/doctor/command.hpp"
-#include "cli/environment.hpp"
 #include "cli/features/command.hpp"
 #include "cli/help.hpp"
-#include "cli/interrupt.hpp"
-#include "cli/message.hpp"
 #include "cli/plan/command.hpp"
-#include "cli/style.hpp"
 #include "cli/tune/command.hpp"
 #include "cli/tune/options.hpp"
 #include "cli/weights/command.hpp"
 #include "format/fault.hpp"
+#include "report/environment.hpp"
+#include "report/interrupt.hpp"
+#include "report/message.hpp"
+#include "report/style.hpp"
 
 #include <penstock/error.hpp>
 #include <penstock/version.hpp>
@@ -186,7 +186,7 @@ bool is_python_command(std::span<const std::string> args) {
 }
 
 int run_command(CommandLine& line, std::span<const std::string> args) {
-    const InterruptGuard guard;
+    const report::InterruptGuard guard;
     try {
         if (line.checkpoint->parsed()) {
             return line.checkpoint->run(args);
@@ -209,12 +209,12 @@ int run_command(CommandLine& line, std::span<const std::string> args) {
         }
         bench(line.bench_options, args);
         return 0;
-    } catch (const Interrupted& interrupted) {
+    } catch (const report::Interrupted& interrupted) {
         fmt::print(stderr, "\npenstock: ended by {}; no scratch file is left\n",
-                   signal_name(interrupted.signal));
+                   report::signal_name(interrupted.signal));
         return 128 + interrupted.signal;
     } catch (const Error& error) {
-        fmt::print(stderr, "penstock: {}\n", message_of(error));
+        fmt::print(stderr, "penstock: {}\n", report::message_of(error));
         return error.reason() == ErrorCode::kInvalidArgument ? kWrongUsage : kFailed;
     } catch (const std::bad_alloc&) {
         fmt::print(stderr, "penstock: out of memory; smaller --block-size or --depth need less\n");
@@ -254,7 +254,7 @@ int with_output_written(int status) {
 void print_help(const std::string& text) {
     constexpr std::size_t kNarrow = 60;
     constexpr std::size_t kWide = 100;
-    fmt::print("{}", fitted(text, std::clamp(columns_of(stdout), kNarrow, kWide)));
+    fmt::print("{}", report::fitted(text, std::clamp(report::columns_of(stdout), kNarrow, kWide)));
 }
 
 int run_line(std::span<const std::string> args) {
@@ -311,7 +311,7 @@ int run(std::span<const std::string> args) {
 }
 
 std::string environment_json() {
-    return machine_json().dump();
+    return report::machine_json().dump();
 }
 
 }  // namespace penstock::cli

@@ -2,8 +2,8 @@
 // Scratch files of commands: those of probe/scratch.hpp, which a signal removes too.
 #pragma once
 
-#include "cli/progress.hpp"
 #include "probe/job.hpp"
+#include "report/progress.hpp"
 
 namespace penstock::cli {
 
@@ -11,6 +11,6 @@ using probe::Sample;
 using probe::Target;
 
 /// As probe::make_target(). Throws Error and Interrupted.
-[[nodiscard]] Target make_target(probe::TargetRequest request, Progress& progress);
+[[nodiscard]] Target make_target(probe::TargetRequest request, report::Progress& progress);
 
 }  // namespace penstock::cli

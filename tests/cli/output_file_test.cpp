@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/output_file.hpp"
+#include "report/output_file.hpp"
 
 #include "cli/program.hpp"
 #include "support/temp_folder.hpp"
@@ -48,11 +48,11 @@ private:
 TEST(OutputFileTest, AFullDiskLeavesWhatWasThere) {
     const support::TempFolder folder;
     const std::string path = folder / "a.json";
-    ASSERT_EQ(write_output(path, "as it was"), 0);
+    ASSERT_EQ(report::write_output(path, "as it was"), 0);
     {
         const SmallFiles limit(1000);
-        EXPECT_EQ(write_output(path, std::string(5000, 'x')), EFBIG);
-        EXPECT_EQ(write_output(folder / "new.json", std::string(5000, 'x')), EFBIG);
+        EXPECT_EQ(report::write_output(path, std::string(5000, 'x')), EFBIG);
+        EXPECT_EQ(report::write_output(folder / "new.json", std::string(5000, 'x')), EFBIG);
     }
     EXPECT_EQ(contents(path), "as it was");
     EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"a.json"});
@@ -61,10 +61,10 @@ TEST(OutputFileTest, AFullDiskLeavesWhatWasThere) {
 TEST(OutputFileTest, TheModeIsKeptAndTheLongestNameWorks) {
     const support::TempFolder folder;
     const std::string path = folder / std::string(255, 'n');
-    ASSERT_EQ(why_not_writable(path), 0);
-    ASSERT_EQ(write_output(path, "1"), 0);
+    ASSERT_EQ(report::why_not_writable(path), 0);
+    ASSERT_EQ(report::write_output(path, "1"), 0);
     ASSERT_EQ(::chmod(path.c_str(), 0604), 0);
-    ASSERT_EQ(write_output(path, "2"), 0);
+    ASSERT_EQ(report::write_output(path, "2"), 0);
     struct stat is {};
     ASSERT_EQ(::stat(path.c_str(), &is), 0);
     EXPECT_EQ(is.st_mode & 07777U, 0604U);
@@ -73,14 +73,14 @@ TEST(OutputFileTest, TheModeIsKeptAndTheLongestNameWorks) {
 
 TEST(OutputFileTest, WhatCannotBeWrittenIsToldAndNothingIsMade) {
     const support::TempFolder folder;
-    EXPECT_EQ(why_not_writable(folder / "new"), 0);
-    EXPECT_EQ(why_not_writable(folder / "absent/new"), ENOENT);
-    EXPECT_EQ(why_not_writable(folder.path()), EISDIR);
-    EXPECT_EQ(why_not_writable(folder / "new/"), EISDIR);
+    EXPECT_EQ(report::why_not_writable(folder / "new"), 0);
+    EXPECT_EQ(report::why_not_writable(folder / "absent/new"), ENOENT);
+    EXPECT_EQ(report::why_not_writable(folder.path()), EISDIR);
+    EXPECT_EQ(report::why_not_writable(folder / "new/"), EISDIR);
     std::filesystem::create_symlink("absent/new", folder / "link");
-    EXPECT_EQ(why_not_writable(folder / "link"), ENOENT);
+    EXPECT_EQ(report::why_not_writable(folder / "link"), ENOENT);
     std::filesystem::remove(folder / "link");
-    EXPECT_EQ(why_not_writable(folder / std::string(256, 'n')), ENAMETOOLONG);
+    EXPECT_EQ(report::why_not_writable(folder / std::string(256, 'n')), ENAMETOOLONG);
     EXPECT_EQ(names_in(folder.path()), std::vector<std::string>());
 }
 
@@ -89,7 +89,7 @@ TEST(OutputFileTest, OutputsOfBothFacesAreOurs) {
     const std::string path = folder / "a.json";
     const auto is_ours = [&](const std::string& text) {
         std::ofstream(path) << text;
-        return is_json_of_ours(path);
+        return report::is_json_of_ours(path);
     };
     EXPECT_TRUE(is_ours("{\n  \"command\": [\n    \"penstock\",\n    \"bench\"\n  ]\n}\n"));
     EXPECT_TRUE(is_ours("{\n  \"program\": \"penstock bench gnn\",\n  \"scale\": 8\n}\n"));
@@ -107,7 +107,7 @@ TEST(OutputFileTest, OurStdoutIsNotReplaced) {
     ASSERT_NE(std::freopen(path.c_str(), "w", stdout), nullptr);
     struct stat before {};
     ::stat(path.c_str(), &before);
-    const int code = write_output("/dev/stdout", "{}\n");
+    const int code = report::write_output("/dev/stdout", "{}\n");
     std::fflush(stdout);
     ::dup2(saved, STDOUT_FILENO);
     ::close(saved);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/style.hpp"
+#include "report/style.hpp"
 
 #include "cli/program.hpp"
 #include "support/temp_folder.hpp"
@@ -111,7 +111,7 @@ TEST(StyleTest, DoctorFitsTheTerminalButForCommands) {
 
 TEST(StyleTest, LinesAreBrokenAtSpacesOnATerminal) {
     const Terminal terminal;
-    const Style style(terminal.file());
+    const report::Style style(terminal.file());
     const std::string words = "one two three four five six seven eight nine ten eleven twelve";
     const std::string wrapped = style.wrap(words, 30);
     EXPECT_EQ(wrapped, "one two three four five six seven eight nine ten\n" + std::string(30, ' ') +
@@ -121,23 +121,23 @@ TEST(StyleTest, LinesAreBrokenAtSpacesOnATerminal) {
 
     const support::TempFolder folder;
     std::FILE* const file = std::fopen((folder.path() + "/out").c_str(), "w");
-    EXPECT_EQ(Style(file).wrap(words, 30), words);
+    EXPECT_EQ(report::Style(file).wrap(words, 30), words);
     std::fclose(file);
 }
 
 TEST(StyleTest, ABarIsFilledInEighths) {
-    EXPECT_EQ(bar(0, 4), "    ");
-    EXPECT_EQ(bar(1, 4), "████");
-    EXPECT_EQ(bar(0.5, 4), "██  ");
-    EXPECT_EQ(bar(9.0 / 32, 4), "█▏  ");
-    EXPECT_EQ(bar(7, 2), "██");
-    EXPECT_EQ(bar(-1, 2), "  ");
+    EXPECT_EQ(report::bar(0, 4), "    ");
+    EXPECT_EQ(report::bar(1, 4), "████");
+    EXPECT_EQ(report::bar(0.5, 4), "██  ");
+    EXPECT_EQ(report::bar(9.0 / 32, 4), "█▏  ");
+    EXPECT_EQ(report::bar(7, 2), "██");
+    EXPECT_EQ(report::bar(-1, 2), "  ");
 }
 
 TEST(StyleTest, ARatioHasAColourWhereItsIntervalLeavesOutOne) {
-    EXPECT_EQ(colour_of_ratio(1.01, 1.2), Colour::kGreen);
-    EXPECT_EQ(colour_of_ratio(0.8, 0.99), Colour::kRed);
-    EXPECT_EQ(colour_of_ratio(0.9, 1.1), Colour::kNone);
+    EXPECT_EQ(report::colour_of_ratio(1.01, 1.2), report::Colour::kGreen);
+    EXPECT_EQ(report::colour_of_ratio(0.8, 0.99), report::Colour::kRed);
+    EXPECT_EQ(report::colour_of_ratio(0.9, 1.1), report::Colour::kNone);
 }
 
 // The table of a command, from the line that begins with `head` to the next empty one, and the
@@ -173,20 +173,21 @@ TEST(StyleTest, TablesFitEightyColumns) {
 }
 
 TEST(Fitted, LinesAreBrokenAtSpacesAndGoOnWhereTheirTextIs) {
-    EXPECT_EQ(fitted("Usage: a\n\n  -x   one two three\n", 15),
+    EXPECT_EQ(report::fitted("Usage: a\n\n  -x   one two three\n", 15),
               "Usage: a\n\n  -x   one two\n  three\n")
         << "too little room next to the option";
-    EXPECT_EQ(fitted("  --name   one two three four five six\n  --other\n", 31),
+    EXPECT_EQ(report::fitted("  --name   one two three four five six\n  --other\n", 31),
               "  --name   one two three four\n           five six\n  --other\n");
-    EXPECT_EQ(fitted("one two three\nfour five\n\nsix\n", 9), "one two\nthree\nfour five\n\nsix\n");
-    EXPECT_EQ(fitted("one two three\nUsage: x\n", 9), "one two\nthree\nUsage: x\n");
-    EXPECT_EQ(fitted("a-word-that-is-longer than\n", 9), "a-word-that-is-longer than\n");
-    EXPECT_EQ(fitted("  penstock plan checkpoint --model 70b\n", 30),
+    EXPECT_EQ(report::fitted("one two three\nfour five\n\nsix\n", 9),
+              "one two\nthree\nfour five\n\nsix\n");
+    EXPECT_EQ(report::fitted("one two three\nUsage: x\n", 9), "one two\nthree\nUsage: x\n");
+    EXPECT_EQ(report::fitted("a-word-that-is-longer than\n", 9), "a-word-that-is-longer than\n");
+    EXPECT_EQ(report::fitted("  penstock plan checkpoint --model 70b\n", 30),
               "  penstock plan checkpoint --model 70b\n")
         << "a command is copied as it stands";
-    EXPECT_EQ(fitted("  penstock bench /mnt/nvme   compares it\n", 30),
+    EXPECT_EQ(report::fitted("  penstock bench /mnt/nvme   compares it\n", 30),
               "  penstock bench /mnt/nvme\n      compares it\n");
-    EXPECT_EQ(fitted("", 80), "");
+    EXPECT_EQ(report::fitted("", 80), "");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/subprocess.hpp"
+#include "report/subprocess.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,14 +11,15 @@ namespace {
 const auto kNothing = [] {};
 
 TEST(SubprocessTest, OutputErrorsAndStatusAreKeptApart) {
-    const Finished finished = run_program({"sh", "-c", "echo out; echo err >&2; exit 3"}, kNothing);
+    const report::Finished finished =
+        report::run_program({"sh", "-c", "echo out; echo err >&2; exit 3"}, kNothing);
     EXPECT_EQ(finished.status, 3);
     EXPECT_EQ(finished.output, "out\n");
     EXPECT_EQ(finished.errors, "err\n");
 }
 
 TEST(SubprocessTest, MoreOutputThanAPipeHolds) {
-    const Finished finished = run_program(
+    const report::Finished finished = report::run_program(
         {"sh", "-c", "head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2"}, kNothing);
     EXPECT_EQ(finished.status, 0);
     EXPECT_EQ(finished.output.size(), 1'000'000U);
@@ -26,11 +27,11 @@ TEST(SubprocessTest, MoreOutputThanAPipeHolds) {
 }
 
 TEST(SubprocessTest, AProgramThatIsNotThereIs127) {
-    EXPECT_EQ(run_program({"penstock-no-such-program"}, kNothing).status, 127);
+    EXPECT_EQ(report::run_program({"penstock-no-such-program"}, kNothing).status, 127);
 }
 
 TEST(SubprocessTest, DeathBySignal) {
-    EXPECT_EQ(run_program({"sh", "-c", "kill -TERM $$"}, kNothing).status, 128 + 15);
+    EXPECT_EQ(report::run_program({"sh", "-c", "kill -TERM $$"}, kNothing).status, 128 + 15);
 }
 
 TEST(SubprocessTest, WhatTheTickThrowsEndsTheProgram) {
@@ -41,7 +42,7 @@ TEST(SubprocessTest, WhatTheTickThrowsEndsTheProgram) {
             throw 7;
         }
     };
-    EXPECT_THROW(static_cast<void>(run_program({"sleep", "60"}, tick)), int);
+    EXPECT_THROW(static_cast<void>(report::run_program({"sleep", "60"}, tick)), int);
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 

@@ -5,9 +5,9 @@
 #include "cli/bench/fio_peer.hpp"
 #include "cli/bench/gpu_bench.hpp"
 #include "cli/bench/report.hpp"
-#include "cli/json_output.hpp"
-#include "cli/progress.hpp"
 #include "cli/scratch.hpp"
+#include "report/json_output.hpp"
+#include "report/progress.hpp"
 
 #include <fmt/format.h>
 
@@ -135,8 +135,8 @@ private:
     }
 
     const BenchOptions& options_;
-    JsonOutput json_;
-    Progress progress_;
+    report::JsonOutput json_;
+    report::Progress progress_;
     BenchReport report_;
     std::optional<FioPeer> fio_;
     EngineDescription description_;

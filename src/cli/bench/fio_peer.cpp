@@ -2,8 +2,8 @@
 #include "cli/bench/fio_peer.hpp"
 
 #include "base/histogram.hpp"
-#include "cli/interrupt.hpp"
-#include "cli/subprocess.hpp"
+#include "report/interrupt.hpp"
+#include "report/subprocess.hpp"
 
 #include <fmt/format.h>
 
@@ -130,8 +130,9 @@ std::string tail(const std::string& text) {
 
 }  // namespace
 
-FioPeer::FioPeer(Progress& progress) : progress_(progress) {
-    const Finished found = run_program({"fio", "--version"}, check_interrupt);
+FioPeer::FioPeer(report::Progress& progress) : progress_(progress) {
+    const report::Finished found =
+        report::run_program({"fio", "--version"}, report::check_interrupt);
     if (found.status != 0) {
         throw fio_error(
             "--against fio was asked for, and fio is not installed (or does not start); install "
@@ -169,11 +170,11 @@ Sample FioPeer::run(const JobSpec& job, const std::vector<const Target*>& target
 Sample FioPeer::run_with(const std::string& engine, const JobSpec& job,
                          const std::vector<const Target*>& targets, double seconds) {
     const std::vector<std::string> argv = command(engine, job, targets, seconds);
-    const Finished finished = run_program(argv, [&] {
-        check_interrupt();
+    const report::Finished finished = report::run_program(argv, [&] {
+        report::check_interrupt();
         progress_.show("fio, " + engine);
     });
-    check_interrupt();
+    report::check_interrupt();
     const std::string told = fmt::format("{}{}", tail(finished.output), tail(finished.errors));
     if (finished.status != 0) {
         throw fio_error(

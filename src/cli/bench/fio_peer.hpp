@@ -5,8 +5,8 @@
 #pragma once
 
 #include "cli/bench/options.hpp"
-#include "cli/progress.hpp"
 #include "cli/scratch.hpp"
+#include "report/progress.hpp"
 
 #include <string>
 #include <vector>
@@ -19,7 +19,7 @@ namespace penstock::cli {
 class FioPeer {
 public:
     /// Throws Error with the package to install when fio is not found.
-    explicit FioPeer(Progress& progress);
+    explicit FioPeer(report::Progress& progress);
 
     [[nodiscard]] const std::string& version() const { return version_; }
 
@@ -35,7 +35,7 @@ private:
     [[nodiscard]] Sample run_with(const std::string& engine, const JobSpec& job,
                                   const std::vector<const Target*>& targets, double seconds);
 
-    Progress& progress_;
+    report::Progress& progress_;
     std::string version_;
     std::string engine_;
 };

@@ -6,13 +6,13 @@
 #include "cli/bench/fio_peer.hpp"
 #include "cli/bench/gpu_peers.hpp"
 #include "cli/bench/report.hpp"
-#include "cli/environment.hpp"
-#include "cli/flush.hpp"
 #include "cli/gpu_option.hpp"
-#include "cli/json_output.hpp"
-#include "cli/message.hpp"
 #include "probe/gpu.hpp"
 #include "probe/statistics.hpp"
+#include "report/environment.hpp"
+#include "report/flush.hpp"
+#include "report/json_output.hpp"
+#include "report/message.hpp"
 
 #include <penstock/gpu.hpp>
 
@@ -201,7 +201,7 @@ private:
                         throw;
                     }
                     failed[which] = true;  // a program of others that does not run here
-                    failures_[name] = message_of(error);
+                    failures_[name] = report::message_of(error);
                 }
             }
         }
@@ -228,7 +228,7 @@ private:
                    options_.paths.front(), options_.gpu,
                    fake_ ? fmt::format(" ({})", kFakeMark) : "");
         fmt::print(out_, "       gpu {}\n", gpu_name());
-        fmt::print(out_, "      disk {}\n", target_text(target));
+        fmt::print(out_, "      disk {}\n", report::target_text(target));
         fmt::print(out_, "      file {}, {}; {}\n", target.path, base::format_bytes(target.bytes),
                    target.ours ? "removed at the end" : "only read");
         fmt::print(out_, "    engine {}\n", engine_text(description, style_));
@@ -241,11 +241,11 @@ private:
         for (const std::string& one : peers_.absent) {
             fmt::print(out_, "    absent {}\n", one);
         }
-        fmt::print(
-            out_, "\n{}",
-            style_.paint(Colour::kBold, fmt::format(fmt::runtime(kGpuLine), "test", "block", "QD",
-                                                    "by", "GB/s", "CPU s/GiB", "runs")));
-        flush(out_);
+        fmt::print(out_, "\n{}",
+                   style_.paint(report::Colour::kBold,
+                                fmt::format(fmt::runtime(kGpuLine), "test", "block", "QD", "by",
+                                            "GB/s", "CPU s/GiB", "runs")));
+        report::flush(out_);
     }
 
     void print_row(const GpuRow& row) const {
@@ -274,7 +274,7 @@ private:
                    ratios.size() < 2 ? ""
                                      : fmt::format(", 95 % interval {:.3f} to {:.3f}", interval.low,
                                                    interval.high));
-        flush(out_);
+        report::flush(out_);
     }
 
     void foot(const Target& target) const {
@@ -289,24 +289,24 @@ private:
         }
         if (!target.file.info().direct) {
             fmt::print(out_, "\n{} the bytes went through the page cache ({}).\n",
-                       style_.paint(Colour::kYellow, "Note:"), target.file.info().reason);
+                       style_.paint(report::Colour::kYellow, "Note:"), target.file.info().reason);
         }
         if (fake_) {
             fmt::print(out_,
                        "\n{} the GPU is {}: threads of this machine copied. No figure here says "
                        "anything of\na GPU.\n",
-                       style_.paint(Colour::kYellow, "Note:"), kFakeMark);
+                       style_.paint(report::Colour::kYellow, "Note:"), kFakeMark);
         }
-        flush(out_);
+        report::flush(out_);
     }
 
     [[nodiscard]] nlohmann::json report_json(std::span<const std::string> command,
                                              const Target& target,
                                              const EngineDescription& description) const {
         nlohmann::json json{{"command", command_json(command)},
-                            {"environment", machine_json()},
-                            {"target", target_json(target)},
-                            {"engine", engine_json(description)},
+                            {"environment", report::machine_json()},
+                            {"target", report::target_json(target)},
+                            {"engine", report::engine_json(description)},
                             {"gpu",
                              {{"number", gpu_.number},
                               {"name", (fake_ ? "FAKE: " : "") + gpu_.name},
@@ -355,10 +355,10 @@ private:
     }
 
     const BenchOptions& options_;
-    JsonOutput json_;
+    report::JsonOutput json_;
     std::FILE* out_;
-    Style style_;
-    Progress progress_;
+    report::Style style_;
+    report::Progress progress_;
     Gpu gpu_;
     bool fake_ = false;
     GpuPeers peers_;

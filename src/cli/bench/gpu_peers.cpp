@@ -2,8 +2,8 @@
 #include "cli/bench/gpu_peers.hpp"
 
 #include "base/environment.hpp"
-#include "cli/interrupt.hpp"
-#include "cli/subprocess.hpp"
+#include "report/interrupt.hpp"
+#include "report/subprocess.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -63,7 +63,7 @@ Error peer_error(const std::string& name, const std::string& message) {
     return {ErrorCode::kSystem, 0, name, {}, kNoOffset, name + " " + message};
 }
 
-std::string end_of(const Finished& finished) {
+std::string end_of(const report::Finished& finished) {
     const std::string told = finished.errors.empty() ? finished.output : finished.errors;
     return told.size() > kToldMax ? "..." + told.substr(told.size() - kToldMax) : told;
 }
@@ -90,7 +90,7 @@ public:
         return probe::is_random(job.rw) ? "is measured on rows in sequence" : "";
     }
     [[nodiscard]] Sample run(const JobSpec& job, const Target& target, double seconds,
-                             Progress& progress) override {
+                             report::Progress& progress) override {
         std::vector<std::string> argv{"env", "KVIKIO_AUTO_DIRECT_IO_READ=ON",
                                       "KVIKIO_AUTO_DIRECT_IO_WRITE=ON"};
         if (!driver_.fake_folder.empty()) {
@@ -100,11 +100,11 @@ public:
                                  probe::is_write(job.rw) ? "1" : "0", std::to_string(target.bytes),
                                  std::to_string(std::min(target.bytes, kKvikioBytes)),
                                  std::to_string(driver_.gpu), fmt::format("{}", seconds)});
-        const Finished finished = run_program(with_driver(driver_, argv), [&] {
-            check_interrupt();
+        const report::Finished finished = report::run_program(with_driver(driver_, argv), [&] {
+            report::check_interrupt();
             progress.show("KvikIO");
         });
-        check_interrupt();
+        report::check_interrupt();
         if (finished.status != 0) {
             throw peer_error("KvikIO", fmt::format("ended with status {}: {}", finished.status,
                                                    end_of(finished)));
@@ -142,7 +142,7 @@ public:
         return job.block_bytes % 4096 == 0 ? "" : "takes blocks of 4 KiB";
     }
     [[nodiscard]] Sample run(const JobSpec& job, const Target& target, double seconds,
-                             Progress& progress) override {
+                             report::Progress& progress) override {
         constexpr std::uint32_t kThreadsMax = 32;
         const std::uint32_t threads = std::min(job.depth, kThreadsMax);
         const std::uint64_t grain = job.block_bytes * threads;  // a share of the file a thread
@@ -164,11 +164,11 @@ public:
             std::to_string((probe::is_random(job.rw) ? 2 : 0) + (probe::is_write(job.rw) ? 1 : 0)),
             "-T",
             fmt::format("{:.0f}", std::max(1.0, seconds))};
-        const Finished finished = run_program(with_driver(driver_, argv), [&] {
-            check_interrupt();
+        const report::Finished finished = report::run_program(with_driver(driver_, argv), [&] {
+            report::check_interrupt();
             progress.show("gdsio");
         });
-        check_interrupt();
+        report::check_interrupt();
         if (finished.status != 0) {
             throw peer_error("gdsio", fmt::format("ended with status {}: {}", finished.status,
                                                   end_of(finished)));
@@ -191,7 +191,7 @@ private:
 void find_kvikio(const PeerDriver& driver, const std::function<void()>& tick, GpuPeers& peers) {
     const std::string python =
         base::environment_text("KVIKIO_PYTHON").value_or(std::string("python3"));
-    const Finished asked = run_program(
+    const report::Finished asked = report::run_program(
         with_driver(driver, {python, "-c", "import kvikio; print(kvikio.__version__)"}), tick);
     if (asked.status == 0) {
         peers.found.push_back(std::make_unique<KvikioPeer>(
@@ -206,7 +206,8 @@ void find_kvikio(const PeerDriver& driver, const std::function<void()>& tick, Gp
 
 void find_gdsio(const PeerDriver& driver, const std::function<void()>& tick, GpuPeers& peers) {
     for (const std::string program : {"gdsio", kGdsioInstalled}) {
-        const Finished asked = run_program(with_driver(driver, {program, "-v"}), tick);
+        const report::Finished asked =
+            report::run_program(with_driver(driver, {program, "-v"}), tick);
         if (asked.status != 127) {  // some versions end -v with an error
             const std::string first = asked.output.substr(0, asked.output.find('\n'));
             peers.found.push_back(std::make_unique<GdsioPeer>(
@@ -240,10 +241,10 @@ std::optional<Sample> gdsio_sample(const std::string& output) {
     return sample;
 }
 
-GpuPeers find_gpu_peers(const PeerDriver& driver, Progress& progress) {
+GpuPeers find_gpu_peers(const PeerDriver& driver, report::Progress& progress) {
     GpuPeers peers;
     const auto tick = [&] {
-        check_interrupt();
+        report::check_interrupt();
         progress.show("looking for KvikIO and gdsio");
     };
     find_kvikio(driver, tick, peers);

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "cli/bench/options.hpp"
-#include "cli/progress.hpp"
 #include "cli/scratch.hpp"
+#include "report/progress.hpp"
 
 #include <memory>
 #include <optional>
@@ -33,7 +33,7 @@ public:
     [[nodiscard]] virtual std::string refusal(const JobSpec& job) const = 0;
     /// Throws Error where the program fails or says what is not understood.
     [[nodiscard]] virtual Sample run(const JobSpec& job, const Target& target, double seconds,
-                                     Progress& progress) = 0;
+                                     report::Progress& progress) = 0;
 };
 
 struct GpuPeers {
@@ -42,7 +42,7 @@ struct GpuPeers {
 };
 
 /// The peers that are installed. Runs their `--version` or an import; throws Interrupted.
-[[nodiscard]] GpuPeers find_gpu_peers(const PeerDriver& driver, Progress& progress);
+[[nodiscard]] GpuPeers find_gpu_peers(const PeerDriver& driver, report::Progress& progress);
 
 /// The figures in the last line that gdsio prints; nothing where it has none.
 [[nodiscard]] std::optional<Sample> gdsio_sample(const std::string& output);

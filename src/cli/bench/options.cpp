@@ -3,8 +3,8 @@
 
 #include "base/text/units.hpp"
 #include "cli/gpu_option.hpp"
-#include "cli/interrupt.hpp"
 #include "cli/number_from.hpp"
+#include "report/interrupt.hpp"
 
 #include <penstock/options.hpp>
 
@@ -115,9 +115,9 @@ std::string to_string(Rw rw) {
 }
 
 void BenchOptions::finish() {
-    if (paths.size() > RemovedBySignal::kRemovedMax) {
+    if (paths.size() > report::RemovedBySignal::kRemovedMax) {
         throw wrong("PATH", fmt::format("got {}; expected at most {}", paths.size(),
-                                        RemovedBySignal::kRemovedMax));
+                                        report::RemovedBySignal::kRemovedMax));
     }
     for (auto path = paths.begin(); path != paths.end(); ++path) {
         if (std::find(paths.begin(), path, *path) != path) {

@@ -2,11 +2,11 @@
 #include "cli/bench/report.hpp"
 
 #include "base/text/units.hpp"
-#include "cli/environment.hpp"
-#include "cli/flush.hpp"
-#include "cli/style.hpp"
 #include "os/machine/limits.hpp"
 #include "probe/statistics.hpp"
+#include "report/environment.hpp"
+#include "report/flush.hpp"
+#include "report/style.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -116,17 +116,17 @@ std::vector<double> ratios(const JobResult& result) {
     return all;
 }
 
-std::string ratio_line(const JobResult& result, const Style& style) {
+std::string ratio_line(const JobResult& result, const report::Style& style) {
     const auto all = ratios(result);
     const probe::RatioInterval interval = probe::ratio_interval(all);
     if (all.size() < 2) {
         return fmt::format("  Penstock / fio ({}): {:.3f}\n", result.peer_engine, interval.mean);
     }
-    const Colour colour = colour_of_ratio(interval.low, interval.high);
+    const report::Colour colour = report::colour_of_ratio(interval.low, interval.high);
     return fmt::format("  Penstock / fio ({}): {}, 95 % interval {:.3f} to {:.3f}{}\n",
                        result.peer_engine,
                        style.paint(colour, fmt::format("{:.3f}", interval.mean)), interval.low,
-                       interval.high, colour == Colour::kNone ? "; undecided" : "");
+                       interval.high, colour == report::Colour::kNone ? "; undecided" : "");
 }
 
 }  // namespace
@@ -197,7 +197,7 @@ nlohmann::json job_json(const JobResult& result, const std::vector<Target>& targ
 
 }  // namespace
 
-std::string engine_text(const EngineDescription& engine, const Style& style) {
+std::string engine_text(const EngineDescription& engine, const report::Style& style) {
     constexpr std::size_t kIndent = 11;  // of the facts at the top
     const std::string backend =
         fmt::format("{}{}{}, kernel {}", engine.backend, engine.detail.empty() ? "" : ": ",
@@ -216,7 +216,7 @@ void BenchReport::head(const BenchOptions& options, const std::vector<Target>& t
     for (std::size_t i = 0; i < targets.size(); ++i) {
         const Target& target = targets[i];
         const std::string number = several_ ? fmt::format("[{}]", i + 1) : "";
-        fmt::print(out_, "{:<4}  disk {}\n", number, target_text(target));
+        fmt::print(out_, "{:<4}  disk {}\n", number, report::target_text(target));
         if (target.ours) {
             fmt::print(out_, "      file {}, {} of random bytes; removed at the end\n", target.path,
                        base::format_bytes(target.bytes));
@@ -235,10 +235,10 @@ void BenchReport::head(const BenchOptions& options, const std::vector<Target>& t
     }
     fmt::print(out_, "\n");
     const std::string head = fmt::format(fmt::runtime(kLine), "test", "block", "QD", "by", "GB/s",
-                                         several_ ? " " : std::string(kBarColumns + 2, ' '), "IOPS",
-                                         "p50", "p99", "CPU", "runs");
-    fmt::print(out_, "{}{}", several_ ? "    " : "", style_.paint(Colour::kBold, head));
-    flush(out_);
+                                         several_ ? " " : std::string(report::kBarColumns + 2, ' '),
+                                         "IOPS", "p50", "p99", "CPU", "runs");
+    fmt::print(out_, "{}{}", several_ ? "    " : "", style_.paint(report::Colour::kBold, head));
+    report::flush(out_);
     runs_ = options.repeats;
     peers_ = !fio_version.empty();
 }
@@ -256,7 +256,7 @@ void BenchReport::rows(const std::vector<JobResult>& results) {
         }
         fmt::print(out_, "\n");
     }
-    flush(out_);
+    report::flush(out_);
 }
 
 void BenchReport::row(const JobResult& result) {
@@ -267,7 +267,7 @@ void BenchReport::row(const JobResult& result) {
     }
     const auto bar_of = [&](const std::vector<Sample>& samples) {
         const double share = probe::median(rates_of(samples)) / most_;
-        return several_ ? " " : fmt::format(" {} ", bar(share, kBarColumns));
+        return several_ ? " " : fmt::format(" {} ", report::bar(share, report::kBarColumns));
     };
     fmt::print(out_, "{}{}", label(result, several_),
                sample_line(to_string(result.job.rw), base::format_bytes(result.job.block_bytes),
@@ -309,7 +309,7 @@ void BenchReport::foot(const std::vector<Target>& targets) {
             fmt::print(out_,
                        "\n{} {} went through the page cache ({}):\nthe figures measure memory "
                        "as much as the disk.\n",
-                       style_.paint(Colour::kYellow, "Note:"), target.path,
+                       style_.paint(report::Colour::kYellow, "Note:"), target.path,
                        target.file.info().reason);
         }
     }
@@ -318,21 +318,21 @@ void BenchReport::foot(const std::vector<Target>& targets) {
             out_,
             "\n{} the runs of one row differ by up to ±{:.0f} %: this disk (or what else runs\n"
             "here) swings, and smaller differences mean nothing. More runs: --repeats 10\n",
-            style_.paint(Colour::kYellow, "Note:"), 100 * worst_spread_);
+            style_.paint(report::Colour::kYellow, "Note:"), 100 * worst_spread_);
     }
-    flush(out_);
+    report::flush(out_);
 }
 
 nlohmann::json bench_json(std::span<const std::string> command, const std::vector<Target>& targets,
                           const EngineDescription& engine, const std::string& fio_version,
                           const std::vector<JobResult>& results) {
     nlohmann::json json{{"command", command_json(command)},
-                        {"environment", machine_json()},
+                        {"environment", report::machine_json()},
                         {"targets", nlohmann::json::array()},
-                        {"engine", engine_json(engine)},
+                        {"engine", report::engine_json(engine)},
                         {"jobs", nlohmann::json::array()}};
     for (const Target& target : targets) {
-        json["targets"].push_back(target_json(target));
+        json["targets"].push_back(report::target_json(target));
     }
     if (targets.size() == 1) {
         json["target"] = json["targets"][0];

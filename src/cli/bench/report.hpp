@@ -4,7 +4,7 @@
 
 #include "cli/bench/options.hpp"
 #include "cli/scratch.hpp"
-#include "cli/style.hpp"
+#include "report/style.hpp"
 
 #include <cstdio>
 #include <nlohmann/json_fwd.hpp>
@@ -39,7 +39,7 @@ private:
     void row(const JobResult& result);
 
     std::FILE* out_;
-    Style style_;
+    report::Style style_;
     std::size_t runs_ = 0;
     bool peers_ = false;
     bool several_ = false;
@@ -48,7 +48,7 @@ private:
 };
 
 /// The backend, its details and why it is not another, in lines that fit the terminal.
-[[nodiscard]] std::string engine_text(const EngineDescription& engine, const Style& style);
+[[nodiscard]] std::string engine_text(const EngineDescription& engine, const report::Style& style);
 
 /// One run.
 [[nodiscard]] nlohmann::json sample_json(const Sample& sample);

@@ -2,9 +2,9 @@
 #include "cli/checkpoint/command.hpp"
 
 #include "base/text/units.hpp"
-#include "cli/interrupt.hpp"
 #include "cli/number_from.hpp"
-#include "cli/progress.hpp"
+#include "report/interrupt.hpp"
+#include "report/progress.hpp"
 
 #include <penstock/options.hpp>
 
@@ -240,9 +240,9 @@ int CheckpointCommand::run(std::span<const std::string> command) {
     return checkpoint_convert(options_, command);
 }
 
-penstock::Progress told_by(Progress& shown, std::string what) {
+penstock::Progress told_by(report::Progress& shown, std::string what) {
     return [&shown, what = std::move(what)](std::uint64_t done, std::uint64_t total) {
-        check_interrupt();
+        report::check_interrupt();
         if (shown.due()) {
             shown.show(fmt::format("{}: {} of {}", what, base::format_bytes(done),
                                    base::format_bytes(total)));

@@ -17,9 +17,11 @@ namespace CLI {
 class App;
 }
 
-namespace penstock::cli {
-
+namespace penstock::report {
 class Progress;
+}
+
+namespace penstock::cli {
 
 struct CheckpointOptions {
     std::string path;
@@ -74,7 +76,7 @@ private:
                                      std::span<const std::string> command);
 
 /// Shows the progress and ends at a signal (Interrupted). `shown` outlives it.
-[[nodiscard]] penstock::Progress told_by(Progress& shown, std::string what);
+[[nodiscard]] penstock::Progress told_by(report::Progress& shown, std::string what);
 [[nodiscard]] bool matches(const std::string& name, const std::string& pattern);
 [[nodiscard]] std::shared_ptr<Engine> new_engine(const CheckpointOptions& options);
 /// "1 tensor", "7 tensors".

@@ -8,13 +8,13 @@
 #include "cli/checkpoint/json.hpp"
 #include "cli/checkpoint/mapped_source.hpp"
 #include "cli/checkpoint/part_source.hpp"
-#include "cli/json_output.hpp"
-#include "cli/output_file.hpp"
-#include "cli/progress.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
 #include "format/shard_index.hpp"
 #include "format/unread.hpp"
+#include "report/json_output.hpp"
+#include "report/output_file.hpp"
+#include "report/progress.hpp"
 #include "state/index/index_writer.hpp"
 #include "state/source.hpp"
 #include "state/state_views.hpp"
@@ -127,7 +127,7 @@ public:
         : engine_(std::move(engine)), source_(source), step_(step), options_(options) {}
 
     /// Loads all tensors, verified: into memory, or mapped when there is not enough of it.
-    void load(Progress& shown) {
+    void load(report::Progress& shown) {
         std::uint64_t total = 0;
         for (const TensorEntry& t : source_.tensors()) {
             total += base::align_up(t.bytes, kMemoryAlignment);
@@ -149,7 +149,7 @@ public:
 
     [[nodiscard]] bool is_held() const { return !mapped_; }
 
-    void write(const std::string& target, Form form, Progress& shown) {
+    void write(const std::string& target, Form form, report::Progress& shown) {
         try {
             switch (form) {
                 case Form::kTorch:
@@ -177,20 +177,20 @@ private:
         return !options_.tensors_only && source_.structure() != "null";
     }
 
-    void to_torch(const std::string& target, Progress& shown) {
+    void to_torch(const std::string& target, report::Progress& shown) {
         FileImage image =
             state::torch_image(state_of(keeps_structure() ? as_stored() : alone()), target).image;
         state::save_file(*engine_, FileSystem::local(), target, image, written_by(shown));
     }
 
-    void to_safetensors(const std::string& target, Progress& shown) {
+    void to_safetensors(const std::string& target, report::Progress& shown) {
         state::NamedTensors out = named(target);
         FileImage image = FileImage::safetensors(std::move(out.tensors), std::move(out.metadata),
                                                  std::move(out.payloads));
         state::save_file(*engine_, FileSystem::local(), target, image, written_by(shown));
     }
 
-    void to_index(const std::string& target, Progress& shown) {
+    void to_index(const std::string& target, report::Progress& shown) {
         state::save_index(*engine_, FileSystem::local(), target, named(target),
                           {.shard_bytes = shard_bytes_of(options_), .progress = written_by(shown)});
     }
@@ -207,14 +207,14 @@ private:
         return state;
     }
 
-    void to_store(const std::string& target, Progress& shown) {
+    void to_store(const std::string& target, report::Progress& shown) {
         const State state = state_of(keeps_structure() ? as_stored() : alone());
         CheckpointStore store(engine_, FileSystem::local(), {target});
         const std::uint64_t step = options_.step_given ? options_.step : step_;
         written_ = store.save(state, {.step = step, .progress = written_by(shown)}).path;
     }
 
-    void verify(Progress& shown) {
+    void verify(report::Progress& shown) {
         const state::Verified found = source_.verify(told_by(shown, "verified"));
         if (!found.problems.empty()) {
             const CheckpointProblem& first = found.problems.front();
@@ -228,7 +228,7 @@ private:
         }
     }
 
-    void hold(std::uint64_t total, Progress& shown) {
+    void hold(std::uint64_t total, report::Progress& shown) {
         memory_ = pool_.take(std::max(total, kMemoryAlignment));
         taken_ = memory_.size();
         std::vector<state::TensorInto> wanted;
@@ -241,7 +241,7 @@ private:
         source_.read_tensors(wanted, {.verify = source_.checks_reads()}, told_by(shown, "read"));
     }
 
-    [[nodiscard]] penstock::Progress written_by(Progress& shown) const {
+    [[nodiscard]] penstock::Progress written_by(report::Progress& shown) const {
         return [this, tell = told_by(shown, "written")](std::uint64_t done, std::uint64_t total) {
             if (mapped_) {
                 mapped_->check();
@@ -408,8 +408,8 @@ private:
 }  // namespace
 
 int checkpoint_convert(const CheckpointOptions& options, std::span<const std::string> command) {
-    refuse_same_output("--json", options.json, "the new file", options.other);
-    JsonOutput json("--json", options.json);
+    report::refuse_same_output("--json", options.json, "the new file", options.other);
+    report::JsonOutput json("--json", options.json);
     const std::string& target = options.other;
     const Form form = form_named(target);
     check_target(target, form, options);
@@ -423,7 +423,7 @@ int checkpoint_convert(const CheckpointOptions& options, std::span<const std::st
     }
     state::Source* const source = part ? &*part : opened.get();
     refuse_unread(*source, target, options);
-    Progress shown;
+    report::Progress shown;
     Conversion conversion(engine, *source, stored != nullptr ? stored->info().step : 0, options);
     conversion.load(shown);
     conversion.write(target, form, shown);

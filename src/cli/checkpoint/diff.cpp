@@ -2,12 +2,12 @@
 #include "base/text/units.hpp"
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"
-#include "cli/flush.hpp"
-#include "cli/json_output.hpp"
-#include "cli/message.hpp"
-#include "cli/progress.hpp"
 #include "format/fault.hpp"
 #include "format/torch_types.hpp"
+#include "report/flush.hpp"
+#include "report/json_output.hpp"
+#include "report/message.hpp"
+#include "report/progress.hpp"
 #include "state/source.hpp"
 #include "state/state_views.hpp"
 #include "state/stored_rows.hpp"
@@ -319,7 +319,7 @@ bool same_structure(const Side& a, const Side& b) {
 }
 
 int report(const CheckpointOptions& options, std::span<const std::string> command,
-           JsonOutput& json) {
+           report::JsonOutput& json) {
     std::FILE* const out = json.text_stream();
     const auto engine = new_engine(options);
     const std::string& other = options.other.empty() ? options.path : options.other;
@@ -338,8 +338,8 @@ int report(const CheckpointOptions& options, std::span<const std::string> comman
     fmt::print(out, "A  {}: {}, {}, {}\nB  {}: {}, {}, {}\n", a->path(), a->kind(),
                counted(a->tensors().size(), "tensor"), base::format_bytes(a->bytes()), b->path(),
                b->kind(), counted(b->tensors().size(), "tensor"), base::format_bytes(b->bytes()));
-    flush(out);
-    Progress progress;
+    report::flush(out);
+    report::Progress progress;
     Side side_a{*a};
     Side side_b{*b};
     if (side_a.skeleton.has_value() != side_b.skeleton.has_value() &&
@@ -374,7 +374,7 @@ int report(const CheckpointOptions& options, std::span<const std::string> comman
     }
     const std::size_t different = diff.lines().size() - same;
     fmt::print(out, "{} different, {} the same\n", different, same);
-    flush(out);
+    report::flush(out);
     json.write({{"command", words_of(command)},
                 {"a", a->path()},
                 {"b", b->path()},
@@ -387,11 +387,11 @@ int report(const CheckpointOptions& options, std::span<const std::string> comman
 }  // namespace
 
 int checkpoint_diff(const CheckpointOptions& options, std::span<const std::string> command) {
-    JsonOutput json("--json", options.json);
+    report::JsonOutput json("--json", options.json);
     try {
         return report(options, command, json);
     } catch (const Error& error) {  // exit code 1 would mean that they differ
-        fmt::print(stderr, "penstock: {}\n", message_of(error));
+        fmt::print(stderr, "penstock: {}\n", report::message_of(error));
         return kTrouble;
     }
 }

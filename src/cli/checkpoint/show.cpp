@@ -3,12 +3,12 @@
 #include "base/text/units.hpp"
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"
-#include "cli/flush.hpp"
-#include "cli/interrupt.hpp"
-#include "cli/json_output.hpp"
 #include "format/fault.hpp"
 #include "format/pickle/pickled.hpp"
 #include "format/unread.hpp"
+#include "report/flush.hpp"
+#include "report/interrupt.hpp"
+#include "report/json_output.hpp"
 #include "state/source.hpp"
 #include "state/stored_rows.hpp"
 #include "state/structure/structure.hpp"
@@ -40,7 +40,7 @@ std::vector<CheckpointInfo> list(Engine& engine, const std::string& path) {
     const FileSystem files = FileSystem::local();
     std::vector<CheckpointInfo> out;
     for (const auto& entry : store::scan_folder(files, path).checkpoints) {
-        check_interrupt();
+        report::check_interrupt();
         if (auto found = store::inspect(engine, files, path, entry)) {
             out.push_back(std::move(found->info));
         }
@@ -231,7 +231,7 @@ nlohmann::ordered_json json_of_row(const state::Source& source, const state::Sto
 }  // namespace
 
 int checkpoint_ls(const CheckpointOptions& options, std::span<const std::string> command) {
-    JsonOutput json("--json", options.json);
+    report::JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     const auto engine = new_engine(options);
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
@@ -251,13 +251,13 @@ int checkpoint_ls(const CheckpointOptions& options, std::span<const std::string>
                         {"tensors", source->tensors().size()},
                         {"tensor_bytes", source->bytes()}});
     }
-    flush(out);
+    report::flush(out);
     json.write({{"command", words_of(command)}, {"path", options.path}, {"checkpoints", rows}});
     return 0;
 }
 
 int checkpoint_show(const CheckpointOptions& options, std::span<const std::string> command) {
-    JsonOutput json("--json", options.json);
+    report::JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     const auto source = store::open_source(new_engine(options), FileSystem::local(), options.path,
                                            options.generation);
@@ -277,7 +277,7 @@ int checkpoint_show(const CheckpointOptions& options, std::span<const std::strin
     for (const state::StoredRow& row : wanted) {
         rows.push_back(json_of_row(*source, row));
     }
-    flush(out);
+    report::flush(out);
     nlohmann::ordered_json all{{"command", words_of(command)},
                                {"path", source->path()},
                                {"kind", source->kind()},

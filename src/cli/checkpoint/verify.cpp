@@ -3,11 +3,11 @@
 #include "base/text/units.hpp"
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"
-#include "cli/flush.hpp"
-#include "cli/json_output.hpp"
-#include "cli/message.hpp"
-#include "cli/progress.hpp"
 #include "format/fault.hpp"
+#include "report/flush.hpp"
+#include "report/json_output.hpp"
+#include "report/message.hpp"
+#include "report/progress.hpp"
 #include "state/source.hpp"
 #include "store/keep/store_folder.hpp"
 #include "store/read/stored_source.hpp"
@@ -48,11 +48,11 @@ std::vector<std::string> paths_of(const CheckpointOptions& options) {
 }  // namespace
 
 int checkpoint_verify(const CheckpointOptions& options, std::span<const std::string> command) {
-    JsonOutput json("--json", options.json);
+    report::JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     const auto engine = new_engine(options);
     const base::SteadyClock clock;
-    Progress progress;
+    report::Progress progress;
     std::size_t damaged = 0;
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const std::string& path : paths_of(options)) {
@@ -69,7 +69,7 @@ int checkpoint_verify(const CheckpointOptions& options, std::span<const std::str
             bytes = source->bytes();
             fmt::print(out, "{}: {}, {}, {}\n", source->path(), source->kind(),
                        counted(source->tensors().size(), "tensor"), base::format_bytes(bytes));
-            flush(out);
+            report::flush(out);
             found = source->verify(told_by(progress, "verified"));
         } catch (const Error& error) {
             // Of a whole store, one that cannot be read keeps no other from being verified.
@@ -79,7 +79,7 @@ int checkpoint_verify(const CheckpointOptions& options, std::span<const std::str
             }
             is_refused = error.reason() != ErrorCode::kDamaged;
             const std::string where = error.path().empty() ? path : error.path();
-            const std::string what = message_of(error);
+            const std::string what = report::message_of(error);
             const bool twice = what.starts_with(where + ": ");
             found.problems.push_back(
                 {where, "", kNoOffset, twice ? what.substr(where.size() + 2) : what});
@@ -100,7 +100,7 @@ int checkpoint_verify(const CheckpointOptions& options, std::span<const std::str
         } else {
             ++damaged;
         }
-        flush(out);
+        report::flush(out);
         rows.push_back(std::move(row));
     }
     json.write({{"command", words_of(command)}, {"verified", rows}, {"damaged", damaged}});

@@ -2,10 +2,10 @@
 #include "cli/doctor/command.hpp"
 
 #include "cli/doctor/checks.hpp"
-#include "cli/environment.hpp"
-#include "cli/flush.hpp"
-#include "cli/json_output.hpp"
-#include "cli/style.hpp"
+#include "report/environment.hpp"
+#include "report/flush.hpp"
+#include "report/json_output.hpp"
+#include "report/style.hpp"
 
 #include <penstock/options.hpp>
 
@@ -40,7 +40,8 @@ Examples:
   penstock doctor /data --json -  for machines)";
 
 constexpr std::array<const char*, 3> kShort{"ok", "better", "PROBLEM"};
-constexpr std::array<Colour, 3> kColours{Colour::kGreen, Colour::kYellow, Colour::kRed};
+constexpr std::array<report::Colour, 3> kColours{report::Colour::kGreen, report::Colour::kYellow,
+                                                 report::Colour::kRed};
 constexpr std::array<const char*, 3> kLong{"ok", "could be better", "problem"};
 
 std::size_t count(const Findings& findings, Severity severity) {
@@ -51,7 +52,7 @@ std::size_t count(const Findings& findings, Severity severity) {
 
 void print_findings(std::FILE* out, const Findings& findings, bool all) {
     constexpr std::size_t kIndent = 24;
-    const Style style(out);
+    const report::Style style(out);
     for (const Finding& finding : findings) {
         const auto severity = static_cast<std::size_t>(finding.severity);
         const std::string word = fmt::format("{:<8}", kShort[severity]);
@@ -96,7 +97,7 @@ void add_doctor_options(CLI::App& app, DoctorOptions& options) {
 }
 
 int doctor(const DoctorOptions& options, std::span<const std::string> command) {
-    JsonOutput json("--json", options.json);
+    report::JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     const EngineOptions engine =
         options.options.empty() ? Engine::default_options() : load_options(options.options);
@@ -107,7 +108,7 @@ int doctor(const DoctorOptions& options, std::span<const std::string> command) {
     print_findings(out, machine, options.all);
     Findings path;
     fmt::print(out, "\n{}\n", options.path);
-    flush(out);
+    report::flush(out);
     check_path(options.path, engine.tuned_gpu_paths, path);
     print_findings(out, path, options.all);
 
@@ -116,13 +117,13 @@ int doctor(const DoctorOptions& options, std::span<const std::string> command) {
     const std::size_t problems = count(all, Severity::kProblem);
     fmt::print(out, "\n{} ok, {} could be better, {} {}.\n", count(all, Severity::kOk),
                count(all, Severity::kBetter), problems, problems == 1 ? "problem" : "problems");
-    flush(out);
+    report::flush(out);
     nlohmann::json words = nlohmann::json::array({"penstock"});
     for (const std::string& word : command) {
         words.push_back(word);
     }
     json.write({{"command", words},
-                {"environment", machine_json()},
+                {"environment", report::machine_json()},
                 {"path", options.path},
                 {"findings", findings_json(all)},
                 {"problems", problems}});

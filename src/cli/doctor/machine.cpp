@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/text/units.hpp"
 #include "cli/doctor/checks.hpp"
-#include "cli/message.hpp"
 #include "os/io_uring_access.hpp"
 #include "os/machine/limits.hpp"
 #include "os/machine/sysfs.hpp"
 #include "os/page_cache.hpp"
 #include "os/thread.hpp"
+#include "report/message.hpp"
 
 #include <penstock/penstock.hpp>
 
@@ -73,8 +73,8 @@ Finding backend() {
         }
         return finding;
     } catch (const Error& error) {
-        return {"backend", Severity::kProblem, "the engine does not start: " + message_of(error),
-                "Engine()", ""};
+        return {"backend", Severity::kProblem,
+                "the engine does not start: " + report::message_of(error), "Engine()", ""};
     }
 }
 

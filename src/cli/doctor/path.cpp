@@ -3,11 +3,11 @@
 #include "base/unique_fd.hpp"
 #include "cli/doctor/checks.hpp"
 #include "cli/doctor/gpu_way.hpp"
-#include "cli/message.hpp"
 #include "cli/scratch.hpp"
 #include "os/machine/block_device.hpp"
 #include "os/machine/limits.hpp"
 #include "os/machine/sysfs.hpp"
+#include "report/message.hpp"
 
 #include <penstock/gpu.hpp>
 #include <penstock/penstock.hpp>
@@ -103,7 +103,7 @@ std::optional<Probe> open_probe(const std::string& path, Findings& findings) {
         return probe;
     } catch (const Error& error) {
         findings.push_back(
-            unusable(path, "it cannot be opened: " + message_of(error), "open()", ""));
+            unusable(path, "it cannot be opened: " + report::message_of(error), "open()", ""));
         return std::nullopt;
     }
 }
@@ -250,7 +250,7 @@ void gpu_ways(const std::string& path, const FileInfo& info, const std::vector<T
             question.way = std::move(report.way);
             question.reasons = std::move(report.reasons);
         } catch (const Error& error) {
-            question.reasons = {message_of(error)};
+            question.reasons = {report::message_of(error)};
         }
         check_gpu_way(question, findings);
     }
@@ -305,7 +305,7 @@ Finding round_trip(const Probe& probe) {
                     : "1 MiB written and read back is NOT what was written: do not trust this path",
                 "Engine::write_async, read_async through " + engine.describe().backend, ""};
     } catch (const Error& error) {
-        return {"round trip", Severity::kProblem, message_of(error),
+        return {"round trip", Severity::kProblem, report::message_of(error),
                 "Engine::write_async, read_async", ""};
     }
 }
@@ -337,7 +337,7 @@ void check_path(const std::string& path, const std::vector<TunedGpuPath>& tuned,
             findings.push_back(space(path));
         } catch (const Error& error) {
             findings.push_back(
-                {"free space", Severity::kBetter, message_of(error), "statfs()", ""});
+                {"free space", Severity::kBetter, report::message_of(error), "statfs()", ""});
         }
     }
     if (probe && probe->writable) {

@@ -7,12 +7,12 @@
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"
 #include "cli/features/command.hpp"
-#include "cli/flush.hpp"
-#include "cli/json_output.hpp"
 #include "cli/number_from.hpp"
-#include "cli/output_file.hpp"
-#include "cli/progress.hpp"
 #include "format/fault.hpp"
+#include "report/flush.hpp"
+#include "report/json_output.hpp"
+#include "report/output_file.hpp"
+#include "report/progress.hpp"
 
 #include <penstock/engine.hpp>
 #include <penstock/feature_store.hpp>
@@ -119,8 +119,8 @@ std::optional<std::vector<std::uint64_t>> row_shape_of(std::string_view word) {
 }
 
 int import_feature_files(const FeaturesOptions& options, std::span<const std::string> command) {
-    refuse_same_output("--json", options.json, "FEATURES", options.path);
-    JsonOutput json("--json", options.json);
+    report::refuse_same_output("--json", options.json, "FEATURES", options.path);
+    report::JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     std::vector<FeatureSource> sources;
     for (const std::string& word : options.sources) {
@@ -129,35 +129,35 @@ int import_feature_files(const FeaturesOptions& options, std::span<const std::st
     const auto engine = std::make_shared<Engine>();
     const base::SteadyClock clock;
     const base::Nanos begin = clock.now();
-    Progress progress;
+    report::Progress progress;
     import_features(engine, options.path, sources, {.folders = options.folders},
                     told_by(progress, "imported"));
     progress.clear();
     const FeatureFile file = inspect_features(engine, options.path);
     print_features(out, file);
     fmt::print(out, "  written in {}\n", base::format_duration(clock.now() - begin));
-    flush(out);
+    report::flush(out);
     json.write({{"command", words_of(command)}, {"file", features_json(file)}});
     return 0;
 }
 
 int show_features(const FeaturesOptions& options, std::span<const std::string> command) {
-    JsonOutput json("--json", options.json);
+    report::JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     const FeatureFile file = inspect_features(std::make_shared<Engine>(), options.path);
     print_features(out, file);
-    flush(out);
+    report::flush(out);
     json.write({{"command", words_of(command)}, {"file", features_json(file)}});
     return 0;
 }
 
 int verify_feature_file(const FeaturesOptions& options, std::span<const std::string> command) {
-    JsonOutput json("--json", options.json);
+    report::JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     const auto engine = std::make_shared<Engine>();
     const base::SteadyClock clock;
     const base::Nanos begin = clock.now();
-    Progress progress;
+    report::Progress progress;
     const std::vector<FeatureProblem> problems =
         verify_features(engine, options.path, told_by(progress, "verified"));
     progress.clear();
@@ -177,7 +177,7 @@ int verify_feature_file(const FeaturesOptions& options, std::span<const std::str
         fmt::print(out, "{}: ok, verified in {}\n", format::escaped(options.path),
                    base::format_duration(clock.now() - begin));
     }
-    flush(out);
+    report::flush(out);
     json.write({{"command", words_of(command)}, {"problems", found}});
     return problems.empty() ? 0 : 1;
 }

@@ -2,9 +2,9 @@
 // Command simulate: a table of policies for each size of the cache.
 #include "base/raise.hpp"
 #include "cli/features/command.hpp"
-#include "cli/flush.hpp"
-#include "cli/json_output.hpp"
 #include "format/fault.hpp"
+#include "report/flush.hpp"
+#include "report/json_output.hpp"
 
 #include <penstock/engine.hpp>
 #include <penstock/row_simulation.hpp>
@@ -94,7 +94,7 @@ nlohmann::ordered_json json_of(const CacheSize& cache, const std::string& policy
 
 int simulate_features(const SimulateOptions& options, std::span<const std::string> command) {
     check_policies(options);
-    JsonOutput json("--json", options.json);
+    report::JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     Engine engine;
     const RowTrace trace = read_row_trace(engine, options.trace, options.batch);
@@ -122,7 +122,7 @@ int simulate_features(const SimulateOptions& options, std::span<const std::strin
             fmt::print(out, "  {:<24} {:>7.1f}% {:>14} {:>12.3f}\n",
                        policy == "window" ? fmt::format("window of {}", options.window) : policy,
                        100 * run.hit_rate(), run.rows_read, ratio);
-            flush(out);
+            report::flush(out);
             runs.push_back(json_of(cache, policy, run));
         }
     }

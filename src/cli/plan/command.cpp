@@ -3,14 +3,14 @@
 
 #include "base/raise.hpp"
 #include "base/text/units.hpp"
-#include "cli/environment.hpp"
-#include "cli/flush.hpp"
-#include "cli/interrupt.hpp"
-#include "cli/json_output.hpp"
 #include "cli/number_from.hpp"
 #include "cli/plan/document.hpp"
-#include "cli/progress.hpp"
-#include "cli/style.hpp"
+#include "report/environment.hpp"
+#include "report/flush.hpp"
+#include "report/interrupt.hpp"
+#include "report/json_output.hpp"
+#include "report/progress.hpp"
+#include "report/style.hpp"
 
 #include <fmt/format.h>
 
@@ -94,9 +94,9 @@ plan::Answer measured(const std::string& verb, const std::vector<plan::Word>& wo
     if (!size_word.empty()) {
         options.size = static_cast<double>(base::unwrap(base::parse_bytes(size_word)));
     }
-    Progress progress;
+    report::Progress progress;
     options.progress = [&](const plan::MeasureStep& step) {
-        check_interrupt();
+        report::check_interrupt();
         if (progress.due()) {
             progress.step(step.steps == 0 ? std::string()
                                           : fmt::format("[{}/{}] about {:.0f} s left: ", step.step,
@@ -231,9 +231,9 @@ std::vector<plan::Word> PlanCommand::Question::words() const {
 int PlanCommand::run(std::span<const std::string> command) {
     const Question& question = *asked();
     const std::vector<plan::Word> words = question.words();
-    JsonOutput json("--json", question.json);
+    report::JsonOutput json("--json", question.json);
     std::FILE* const out = json.text_stream();
-    const std::size_t columns = std::min<std::size_t>(columns_of(out), 100);
+    const std::size_t columns = std::min<std::size_t>(report::columns_of(out), 100);
     const plan::Answer answer =
         question.measure.paths.empty()
             ? plan::ask(question.verb.name, words)
@@ -242,7 +242,7 @@ int PlanCommand::run(std::span<const std::string> command) {
                question.markdown  ? plan::markdown_of(answer)
                : question.explain ? plan::explain(answer, columns)
                                   : plan::text_of(answer, columns));
-    flush(out);
+    report::flush(out);
     nlohmann::ordered_json line = nlohmann::ordered_json::array({"penstock"});
     for (const std::string& word : command) {
         line.push_back(word);
@@ -250,7 +250,7 @@ int PlanCommand::run(std::span<const std::string> command) {
     nlohmann::ordered_json all{{"command", line}};
     all.update(nlohmann::ordered_json::parse(plan::json_of(answer)));
     if (!question.measure.paths.empty()) {
-        all["environment"] = machine_json();
+        all["environment"] = report::machine_json();
     }
     json.write(all);
     return 0;

@@ -4,11 +4,7 @@
 #include "base/align.hpp"
 #include "base/clock.hpp"
 #include "base/text/units.hpp"
-#include "cli/environment.hpp"
 #include "cli/gpu_option.hpp"
-#include "cli/json_output.hpp"
-#include "cli/output_file.hpp"
-#include "cli/progress.hpp"
 #include "cli/scratch.hpp"
 #include "cli/tune/gpu_ways.hpp"
 #include "cli/tune/paste.hpp"
@@ -16,6 +12,10 @@
 #include "cli/tune/search.hpp"
 #include "cli/tune/slice.hpp"
 #include "probe/gpu.hpp"
+#include "report/environment.hpp"
+#include "report/json_output.hpp"
+#include "report/output_file.hpp"
+#include "report/progress.hpp"
 
 #include <penstock/options.hpp>
 
@@ -235,7 +235,8 @@ private:
 
     void report(std::span<const std::string> command, const Slices& slices,
                 const TuneSearch& search) {
-        const std::string about = fmt::format("penstock tune of {}, {}", options_.path, utc_now());
+        const std::string about =
+            fmt::format("penstock tune of {}, {}", options_.path, report::utc_now());
         const TuneResult result{.options = options_,
                                 .target = target_,
                                 .engine = description_,
@@ -262,9 +263,9 @@ private:
     const TuneOptions& options_;
     base::SteadyClock clock_;
     base::Nanos start_ = clock_.now();
-    JsonOutput json_;
+    report::JsonOutput json_;
     std::FILE* out_;
-    Progress progress_;
+    report::Progress progress_;
     EngineOptions defaults_;
     EngineDescription description_;
     Target target_;
@@ -278,7 +279,7 @@ private:
 }  // namespace
 
 void tune(const TuneOptions& options, std::span<const std::string> command) {
-    refuse_same_output("--json", options.json, "-o", options.output);
+    report::refuse_same_output("--json", options.json, "-o", options.output);
     Tune(options).run(command);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/tune/gpu_ways.hpp"
 
-#include "cli/message.hpp"
+#include "report/message.hpp"
 
 #include <penstock/options.hpp>
 
@@ -67,7 +67,7 @@ void compare_gpu_ways(GpuWays& ways, std::size_t turns, const std::function<Rate
                 try {
                     ways.cufile.push_back(run(GpuPath::kCuFile));
                 } catch (const Error& error) {
-                    ways.why_not = message_of(error);
+                    ways.why_not = report::message_of(error);
                 }
             }
         }

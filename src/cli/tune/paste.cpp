@@ -2,7 +2,7 @@
 #include "cli/tune/paste.hpp"
 
 #include "cli/bench/fio_peer.hpp"
-#include "cli/output_file.hpp"
+#include "report/output_file.hpp"
 
 #include <penstock/engine.hpp>
 #include <penstock/options.hpp>
@@ -44,10 +44,10 @@ Error output_error(const std::string& path, int code) {
 }  // namespace
 
 void check_options_file(const std::string& path, const std::string& measured) {
-    if (const int code = why_not_writable(path); code != 0) {
+    if (const int code = report::why_not_writable(path); code != 0) {
         throw output_error(path, code);
     }
-    if (is_same_file(path, measured)) {
+    if (report::is_same_file(path, measured)) {
         throw Error(ErrorCode::kInvalidArgument, 0, "write", path, kNoOffset,
                     fmt::format("-o: '{}' is the file that is measured, which the settings would "
                                 "replace; give another name",
@@ -72,7 +72,7 @@ void check_options_file(const std::string& path, const std::string& measured) {
 void write_options_file(const std::string& path, const nlohmann::ordered_json& options) {
     const std::string text =
         options.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-    if (const int code = write_output(path, text); code != 0) {
+    if (const int code = report::write_output(path, text); code != 0) {
         throw output_error(path, code);
     }
 }

@@ -3,11 +3,11 @@
 
 #include "base/text/units.hpp"
 #include "cli/bench/report.hpp"
-#include "cli/environment.hpp"
-#include "cli/flush.hpp"
-#include "cli/style.hpp"
 #include "cli/tune/paste.hpp"
 #include "probe/statistics.hpp"
+#include "report/environment.hpp"
+#include "report/flush.hpp"
+#include "report/style.hpp"
 
 #include <penstock/options.hpp>
 
@@ -38,7 +38,7 @@ std::string rate_text(const std::vector<Sample>& samples) {
 
 // "1.21 (1.15-1.28)", or "1.21 (?)" if there are too few turns to say.
 std::string ratio_text(const TuneSearch& search, std::size_t candidate, Goal goal,
-                       const Style& style) {
+                       const report::Style& style) {
     const probe::RatioInterval ratio = search.ratio_of(candidate, goal);
     const std::size_t rounds = search.candidates()[candidate].entries.size();
     if (candidate == 0 || rounds == 0) {
@@ -49,7 +49,7 @@ std::string ratio_text(const TuneSearch& search, std::size_t candidate, Goal goa
         return fmt::format("{:>{}}", fmt::format("{:.2f} (?)", ratio.mean), kRatioColumns);
     }
     return style.paint(
-        colour_of_ratio(ratio.low, ratio.high),
+        report::colour_of_ratio(ratio.low, ratio.high),
         fmt::format("{:>{}}",
                     fmt::format("{:.2f} ({:.2f}-{:.2f})", ratio.mean, ratio.low, ratio.high),
                     kRatioColumns));
@@ -80,13 +80,13 @@ std::vector<std::size_t> in_order(const TuneSearch& search) {
 
 void print_table(std::FILE* out, const TuneResult& result) {
     const TuneSearch& search = result.search;
-    const Style style(out);
+    const report::Style style(out);
     const auto right = [](const char* text) { return fmt::format("{:>{}}", text, kRatioColumns); };
     fmt::print(out, "{}",
-               style.paint(Colour::kBold,
+               style.paint(report::Colour::kBold,
                            fmt::format(fmt::runtime(kTuneLine), "block x depth",
-                                       std::string(kBarColumns, ' '), "read", right("to defaults"),
-                                       "write", right("to defaults"))));
+                                       std::string(report::kBarColumns, ' '), "read",
+                                       right("to defaults"), "write", right("to defaults"))));
     const auto rate_of = [&](const CandidateSamples& samples) {
         return median_rate(result.options.read ? samples.read : samples.write);
     };
@@ -101,7 +101,7 @@ void print_table(std::FILE* out, const TuneResult& result) {
             continue;
         }
         fmt::print(out, fmt::runtime(kTuneLine), row_name(search.candidates()[i].settings, i == 0),
-                   bar(most > 0 ? rate_of(samples) / most : 0, kBarColumns),
+                   report::bar(most > 0 ? rate_of(samples) / most : 0, report::kBarColumns),
                    rate_text(samples.read),
                    samples.read.empty() ? right("-") : ratio_text(search, i, Goal::kRead, style),
                    rate_text(samples.write),
@@ -164,7 +164,7 @@ nlohmann::ordered_json verdict_json(const TuneSearch& search, Goal goal) {
 void print_tune_head(std::FILE* out, const TuneOptions& options, const Target& target,
                      const EngineDescription& engine) {
     fmt::print(out, "Penstock {} tune of {}\n", PENSTOCK_VERSION, options.path);
-    fmt::print(out, "  disk     {}\n", target_text(target));
+    fmt::print(out, "  disk     {}\n", report::target_text(target));
     fmt::print(out, "  file     {}, {}; {}\n", target.path, base::format_bytes(target.bytes),
                target.ours ? "removed at the end" : "only read");
     if (target.ours) {
@@ -174,9 +174,9 @@ void print_tune_head(std::FILE* out, const TuneOptions& options, const Target& t
                                                base::format_bytes(options.write_limit_bytes))
                                  : std::string("that file once"));
     }
-    fmt::print(out, "  engine   {}\n", engine_text(engine, Style(out)));
+    fmt::print(out, "  engine   {}\n", engine_text(engine, report::Style(out)));
     fmt::print(out, "  time     {:.0f} s at most (--seconds)\n\n", options.seconds);
-    flush(out);
+    report::flush(out);
 }
 
 std::string verdict_text(const TuneSearch& search, Goal goal, double gain_min) {
@@ -226,10 +226,10 @@ void print_tune_result(std::FILE* out, const TuneResult& result) {
             "Gaps: a small request costs this disk as much as {} more in one request; "
             "fewer bytes between two extents of a list are read too (gap_bytes).",
             base::format_bytes(result.defaults.gap_bytes));
-        fmt::print(out, "{}\n", Style(out).wrap(gaps, 0));
+        fmt::print(out, "{}\n", report::Style(out).wrap(gaps, 0));
     }
     if (result.gpu != nullptr) {
-        fmt::print(out, "{}\n", Style(out).wrap(gpu_ways_text(*result.gpu) + ".", 0));
+        fmt::print(out, "{}\n", report::Style(out).wrap(gpu_ways_text(*result.gpu) + ".", 0));
     }
     const std::string& written = result.options.output;
     fmt::print(
@@ -254,17 +254,17 @@ void print_tune_result(std::FILE* out, const TuneResult& result) {
     }
     fmt::print(out, "\n{:.0f} s; {} written.\n", result.seconds,
                base::format_bytes(result.written_bytes));
-    flush(out);
+    report::flush(out);
 }
 
 nlohmann::ordered_json tune_json(std::span<const std::string> command, const TuneResult& result) {
     const TuneSearch& search = result.search;
     nlohmann::ordered_json json{
         {"command", command_json(command)},
-        {"environment", machine_json()},
-        {"target", target_json(result.target)},
-        {"targets", nlohmann::ordered_json::array({target_json(result.target)})},
-        {"engine", engine_json(result.engine)},
+        {"environment", report::machine_json()},
+        {"target", report::target_json(result.target)},
+        {"targets", nlohmann::ordered_json::array({report::target_json(result.target)})},
+        {"engine", report::engine_json(result.engine)},
         {"jobs", nlohmann::ordered_json::array()}};
     for (std::size_t i = 0; i < search.candidates().size(); ++i) {
         if (!result.samples[i].read.empty()) {

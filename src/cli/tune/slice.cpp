@@ -5,8 +5,8 @@
 #include "base/clock.hpp"
 #include "base/text/units.hpp"
 #include "base/wait_slice.hpp"
-#include "cli/interrupt.hpp"
 #include "probe/statistics.hpp"
+#include "report/interrupt.hpp"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -43,7 +43,7 @@ double cpu_seconds() {
 
 }  // namespace
 
-Slices::Slices(const Target& target, const EngineOptions& defaults, Progress& progress)
+Slices::Slices(const Target& target, const EngineOptions& defaults, report::Progress& progress)
     : target_(target),
       defaults_(defaults),
       progress_(progress),
@@ -146,13 +146,13 @@ Sample Slices::measured(Engine& engine, TransferRequest wanted, const std::strin
     std::optional<std::uint64_t> moved;
     try {
         while (!moved) {
-            check_interrupt();
+            report::check_interrupt();
             moved = transfer.wait_for(base::kWaitSlice);
             if (!moved && progress_.due()) {
                 progress_.show(what);
             }
         }
-    } catch (const Interrupted&) {
+    } catch (const report::Interrupted&) {
         transfer.cancel();
         throw;  // the engine's destructor waits for the device before the memory is freed
     }

@@ -4,9 +4,9 @@
 // device at the start and draining it at the end are included, starting threads and rings is not.
 #pragma once
 
-#include "cli/progress.hpp"
 #include "cli/scratch.hpp"
 #include "cli/tune/settings.hpp"
+#include "report/progress.hpp"
 
 #include <penstock/penstock.hpp>
 
@@ -22,7 +22,7 @@ public:
     /// Slices are multiples of this: the largest block.
     static constexpr std::uint64_t kGrain = std::uint64_t{16} << 20;
 
-    Slices(const Target& target, const EngineOptions& defaults, Progress& progress);
+    Slices(const Target& target, const EngineOptions& defaults, report::Progress& progress);
 
     /// The bytes that calibrate(true) writes, and the least that a slice of writes has after it.
     static constexpr std::uint64_t kCalibrationBytes = 8 * kGrain;
@@ -53,7 +53,7 @@ private:
 
     const Target& target_;
     EngineOptions defaults_;
-    Progress& progress_;
+    report::Progress& progress_;
     MemoryPool pool_;
     Buffer memory_;
     std::uint64_t cursor_ = 0;

@@ -2,10 +2,10 @@
 // Command plan: what a budget keeps in memory and reads, a line a group of layers.
 #include "base/raise.hpp"
 #include "base/text/units.hpp"
-#include "cli/flush.hpp"
-#include "cli/json_output.hpp"
 #include "cli/weights/command.hpp"
 #include "format/fault.hpp"
+#include "report/flush.hpp"
+#include "report/json_output.hpp"
 
 #include <penstock/engine.hpp>
 #include <penstock/weight_folders.hpp>
@@ -245,7 +245,7 @@ int weights_plan(const WeightsOptions& options, std::span<const std::string> com
                                 "--memory: " + memory.error().message));
     }
     const Speed given{given_rate(options.rate), given_compute(options.compute)};
-    JsonOutput json("--json", options.json);
+    report::JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     const auto engine = std::make_shared<Engine>();
     const std::vector<std::string> folders = folders_of(*engine, options.folders);
@@ -256,10 +256,10 @@ int weights_plan(const WeightsOptions& options, std::span<const std::string> com
     }
     const WeightForecast forecast = forecast_weights(model.table, *memory, options.slots, experts);
     print_plan(out, model, forecast);
-    flush(out);
+    report::flush(out);
     const Speed speed = speed_of(given, options, *engine, model, forecast);
     print_speed(out, options, forecast, speed);
-    flush(out);
+    report::flush(out);
     nlohmann::ordered_json words = nlohmann::ordered_json::array({"penstock"});
     for (const std::string& word : command) {
         words.push_back(word);

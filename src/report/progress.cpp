@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/progress.hpp"
+#include "report/progress.hpp"
 
 #include "base/clock.hpp"
 #include "base/text/units.hpp"
-#include "cli/interrupt.hpp"
-#include "cli/style.hpp"
+#include "report/interrupt.hpp"
+#include "report/style.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace penstock::cli {
+namespace penstock::report {
 
 namespace {
 
@@ -81,4 +81,4 @@ void Progress::clear() {
     }
 }
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/message.hpp"
+#include "report/message.hpp"
 
-namespace penstock::cli {
+namespace penstock::report {
 
 std::string message_of(const Error& error) {
     std::string text = error.what();
@@ -12,4 +12,4 @@ std::string message_of(const Error& error) {
     return text;
 }
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/output_file.hpp"
+#include "report/output_file.hpp"
 
 #include "base/path.hpp"
 #include "base/random.hpp"
@@ -17,7 +17,7 @@
 #include <fstream>
 #include <system_error>
 
-namespace penstock::cli {
+namespace penstock::report {
 
 namespace {
 
@@ -179,4 +179,4 @@ int write_output(const std::string& path, std::string_view text) {
     return code;
 }
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

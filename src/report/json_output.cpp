@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/json_output.hpp"
+#include "report/json_output.hpp"
 
-#include "cli/output_file.hpp"
+#include "report/output_file.hpp"
 
 #include <penstock/error.hpp>
 
@@ -14,7 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-namespace penstock::cli {
+namespace penstock::report {
 
 namespace {
 
@@ -74,4 +74,4 @@ void JsonOutput::write(const nlohmann::ordered_json& json) {
     }
 }
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

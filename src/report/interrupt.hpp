@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <string>
 
-namespace penstock::cli {
+namespace penstock::report {
 
 /// Thrown by check_interrupt().
 struct Interrupted {
@@ -53,4 +53,4 @@ private:
     std::size_t slot_ = kRemovedMax;
 };
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

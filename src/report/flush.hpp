@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <system_error>
 
-namespace penstock::cli {
+namespace penstock::report {
 
 /// Calls fflush(); throws on failure, as fmt::print() does: the output is lost.
 inline void flush(std::FILE* out) {
@@ -14,4 +14,4 @@ inline void flush(std::FILE* out) {
     }
 }
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

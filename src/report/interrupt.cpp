@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/interrupt.hpp"
+#include "report/interrupt.hpp"
 
 #include "base/assert.hpp"
 
@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace penstock::cli {
+namespace penstock::report {
 
 namespace {
 
@@ -93,4 +93,4 @@ RemovedBySignal::~RemovedBySignal() {
     }
 }
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

@@ -5,9 +5,9 @@
 
 #include <string>
 
-namespace penstock::cli {
+namespace penstock::report {
 
 /// The message of an Error, without the name of its code that std::system_error appends.
 [[nodiscard]] std::string message_of(const Error& error);
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

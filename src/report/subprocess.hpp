@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace penstock::cli {
+namespace penstock::report {
 
 struct Finished {
     int status = 0;  ///< exit status; 128 + n when signal n ended it; 127 when it was not found
@@ -19,4 +19,4 @@ struct Finished {
 [[nodiscard]] Finished run_program(const std::vector<std::string>& argv,
                                    const std::function<void()>& tick);
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/environment.hpp"
+#include "report/environment.hpp"
 
 #include "base/text/units.hpp"
 #include "os/machine/block_device.hpp"
@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-namespace penstock::cli {
+namespace penstock::report {
 
 std::string cpu_model() {
     std::istringstream lines(os::read_text("/proc/cpuinfo").value_or(""));
@@ -55,7 +55,7 @@ nlohmann::json machine_json() {
             {"time_utc", utc_now()}};
 }
 
-nlohmann::json target_json(const Target& target) {
+nlohmann::json target_json(const probe::Target& target) {
     const FileInfo info = target.file.info();
     nlohmann::json json{{"path", target.path},
                         {"scratch", target.ours},
@@ -88,7 +88,7 @@ nlohmann::json target_json(const Target& target) {
     return json;
 }
 
-std::string target_text(const Target& target) {
+std::string target_text(const probe::Target& target) {
     const FileInfo info = target.file.info();
     std::string where = info.file_system;
     if (const auto disk = os::block_device(info.device)) {
@@ -111,4 +111,4 @@ nlohmann::json engine_json(const EngineDescription& description) {
             {"refusals", description.refusals}};
 }
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/style.hpp"
+#include "report/style.hpp"
 
 #include "base/environment.hpp"
 
@@ -11,7 +11,7 @@
 #include <array>
 #include <cmath>
 
-namespace penstock::cli {
+namespace penstock::report {
 
 namespace {
 
@@ -137,4 +137,4 @@ Colour colour_of_ratio(double low, double high) {
     return high < 1 ? Colour::kRed : Colour::kNone;
 }
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

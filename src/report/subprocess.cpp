@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/subprocess.hpp"
+#include "report/subprocess.hpp"
 
 #include "base/unique_fd.hpp"
 
@@ -19,7 +19,7 @@
 
 extern char** environ;
 
-namespace penstock::cli {
+namespace penstock::report {
 
 namespace {
 
@@ -129,4 +129,4 @@ Finished run_program(const std::vector<std::string>& argv, const std::function<v
     return finished;
 }
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

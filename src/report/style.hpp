@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace penstock::cli {
+namespace penstock::report {
 
 enum class Colour { kNone, kBold, kGreen, kYellow, kRed };
 
@@ -45,4 +45,4 @@ inline constexpr std::size_t kBarColumns = 4;
 /// The columns of a terminal, 80 where they are unknown.
 [[nodiscard]] std::size_t columns_of(std::FILE* out);
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

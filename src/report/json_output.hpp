@@ -7,7 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-namespace penstock::cli {
+namespace penstock::report {
 
 class JsonOutput {
 public:
@@ -32,4 +32,4 @@ private:
     std::unique_ptr<std::FILE, Close> file_;  // a pipe or a device, from the start
 };
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

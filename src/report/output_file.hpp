@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace penstock::cli {
+namespace penstock::report {
 
 /// Returns whether both names are of one file, or would be once it is made. Never of pipes and
 /// devices, which several outputs may share.
@@ -27,4 +27,4 @@ void refuse_same_output(const std::string& option, const std::string& path,
 /// says.
 [[nodiscard]] int write_output(const std::string& path, std::string_view text);
 
-}  // namespace penstock::cli
+}  // namespace penstock::report

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <string>
 
-namespace penstock::cli {
+namespace penstock::report {
 
 class Progress final : public probe::Watch {
 public:
@@ -36,4 +36,4 @@ private:
     std::int64_t next_ns_ = 0;
 };
 
-}  // namespace penstock::cli
+}  // namespace penstock::report
