@@ -46,7 +46,7 @@ def is_written_by_hand(path):
 
 def is_page(path):
     """A page for people. docs/status.md is made from the rows of promises.toml, which have readers of their own."""
-    return path.suffix == ".md" and path.parent.name in ("", "docs") and path.name != "status.md"
+    return path.suffix == ".md" and path.parent.name in ("", "docs", "internals") and path.name != "status.md"
 
 
 # (which files, pattern, what to say); the letters in brackets keep this file from matching itself.

@@ -49,6 +49,14 @@ PAGES = {
     "Reference": ["python_reference.md", "cpp_reference.md", "docs/formats.md"],
     "Inside": [
         "docs/architecture.md",
+        "docs/internals/transfer.md",
+        "docs/internals/small_requests.md",
+        "docs/internals/file_system.md",
+        "docs/internals/saves.md",
+        "docs/internals/gpu_memory.md",
+        "docs/internals/errors.md",
+        "docs/internals/testing.md",
+        "docs/internals/bars.md",
         "docs/power_cut.md",
         "docs/status.md",
         "docs/dependencies.md",
@@ -68,8 +76,8 @@ def page_name(path):
 def pages():
     """Files of the repository that are pages. ValueError where one of docs/ has no place in the contents."""
     listed = ["README.md", *(page for group in PAGES.values() for page in group if not page.endswith("_reference.md"))]
-    for path in sorted(ROOT.glob("docs/*.md")):
-        name = f"docs/{path.name}"
+    for path in sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("docs/internals/*.md")]):
+        name = path.relative_to(ROOT).as_posix()
         if name not in listed:
             raise ValueError(f"{name} is not in the contents of the site: add it to PAGES of tools/make_docs.py")
     return listed

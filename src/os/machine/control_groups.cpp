@@ -55,7 +55,7 @@ bool names(const std::string& list, const std::string& word) {
 }
 
 // The path of this process in the hierarchy of a controller; "" names version 2.
-std::optional<std::string> path_in(const std::string& controller, const std::string& root) {
+std::optional<std::string> path_of_group(const std::string& controller, const std::string& root) {
     std::istringstream lines(text_of(root + "/proc/self/cgroup"));
     for (std::string line; std::getline(lines, line);) {
         const std::size_t first = line.find(':');
@@ -164,7 +164,7 @@ unsigned worth(std::optional<std::uint64_t> quota_us, std::optional<std::uint64_
 
 std::vector<std::string> control_groups(const std::string& controller, const std::string& root) {
     std::vector<std::string> out;
-    const std::optional<std::string> path = path_in(controller, root);
+    const std::optional<std::string> path = path_of_group(controller, root);
     if (!path) {
         return out;
     }
