@@ -216,7 +216,6 @@ def check_source(root, path):
 # Plain types of the public API that the floors below it use as they are, instead of a copy each.
 SHARED_TYPES = {
     "penstock/types.hpp",
-    "penstock/transfer_options.hpp",
     "penstock/tensor.hpp",
     "penstock/error.hpp",
     "penstock/version.hpp",

@@ -2,9 +2,8 @@
 // Rows that are not in memory, by FeatureStore: gathers, and one at a time by a ring.
 #include "jobs.hpp"
 
-#include <penstock/feature_store.hpp>
-#include <penstock/page_cache.hpp>
-#include <penstock/row_server.hpp>
+#include <penstock/features.hpp>
+#include <penstock/memory.hpp>
 
 #include <algorithm>
 #include <atomic>

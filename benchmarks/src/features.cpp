@@ -4,11 +4,8 @@
 
 #include "features/gather/row_cache.hpp"
 
+#include <penstock/features.hpp>
 #include <penstock/graph.hpp>
-#include <penstock/hot_rows.hpp>
-#include <penstock/neighbor_sampler.hpp>
-#include <penstock/row_simulation.hpp>
-#include <penstock/synthetic_graph.hpp>
 
 #include <algorithm>
 #include <array>

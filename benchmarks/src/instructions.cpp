@@ -10,7 +10,7 @@
 #include "features.hpp"
 #include "os/local_file_system.hpp"
 
-#include <penstock/page_cache.hpp>
+#include <penstock/memory.hpp>
 
 #include <algorithm>
 #include <chrono>

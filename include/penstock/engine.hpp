@@ -10,7 +10,6 @@
 
 #include <penstock/error.hpp>
 #include <penstock/file.hpp>
-#include <penstock/transfer_options.hpp>
 #include <penstock/types.hpp>
 
 #include <chrono>
@@ -20,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace penstock {
@@ -330,5 +330,102 @@ private:
 /// GIL.
 PENSTOCK_API void prepare_fork();
 PENSTOCK_API void end_fork();
+
+// Several transfers; one thread takes them in the order in which they end.
+//
+//     penstock::TransferGroup group;
+//     for (auto& block : blocks) {
+//         group.add(engine.read_async(file, block.memory, block.offset));
+//     }
+//     while (auto ended = group.wait_any()) {
+//         ended->transfer.wait();         // bytes, or its error; does not block
+//         use(blocks[ended->number]);
+//     }
+
+/// Running transfers of one or several engines. One thread at a time may use a group, except for
+/// wake(). In the child of a fork() the parent's transfers end as cancelled.
+class PENSTOCK_API TransferGroup {
+public:
+    /// A finished transfer, and the number that add() gave it.
+    struct Ended {
+        std::uint64_t number = 0;
+        Transfer transfer;
+    };
+
+    TransferGroup();
+    TransferGroup(const TransferGroup&) = delete;
+    TransferGroup& operator=(const TransferGroup&) = delete;
+    /// Cancels, and waits until the memory of all transfers is no longer in use. Errors of these
+    /// transfers are dropped.
+    ~TransferGroup();
+
+    /// Adds a transfer, which may have ended. Numbers count from 0 in the order of the calls.
+    /// Throws kInvalidArgument for an empty handle, and std::bad_alloc: the transfer has then been
+    /// cancelled and waited for.
+    std::uint64_t add(Transfer transfer);
+    /// The first transfer to end of those that were not returned yet, also if it failed. Nothing if
+    /// the group is empty, after `timeout`, or after wake(). Errors of a transfer are thrown by its
+    /// own Transfer::wait().
+    [[nodiscard]] std::optional<Ended> wait_any(
+        std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
+    /// Transfers that were added and not returned.
+    [[nodiscard]] std::size_t size() const noexcept;
+    [[nodiscard]] bool empty() const noexcept { return size() == 0; }
+    /// Cancels all of them; wait_any() returns each.
+    void cancel();
+    /// Ends the running wait_any(), or else the next one that would wait. Any thread.
+    void wake() noexcept;
+
+private:
+    struct State;
+    std::shared_ptr<State> state_;
+};
+
+// Engine options kept in a file, as `penstock tune -o FILE` writes it:
+//
+//     {
+//       "about": "penstock tune of /mnt/nvme, 2026-11-21T17:05:00Z",
+//       "backend": "auto",
+//       "block_bytes": 4194304,
+//       "queue_depth": 16,
+//       "in_flight_bytes": "64MiB",
+//       "channels": 1
+//     }
+//
+// JSON. The keys are the members of EngineOptions, all optional, and `about`, a text that is
+// ignored. Numbers are integers; sizes may also be words with a unit.
+
+/// The options of a file. An option that it omits has the value of its environment variable or its
+/// default, as in Engine::default_options(); an option that it names overrides the environment.
+/// Throws Error: kInvalidArgument for text that is no such file, an unknown key, a wrong type or a
+/// value that is not allowed (with file, key, value and the allowed values), kSystem if it cannot
+/// be read.
+[[nodiscard]] PENSTOCK_API EngineOptions load_options(const std::string& path);
+
+/// "auto", "io_uring" (or "uring"), "libaio" (or "aio") and "posix"; nothing for another word.
+[[nodiscard]] PENSTOCK_API std::optional<BackendKind> backend_named(std::string_view word);
+
+/// "auto", "io_uring", "libaio" or "posix"; "" for any other value.
+[[nodiscard]] PENSTOCK_API const char* name_of(BackendKind backend);
+
+/// "auto", "bounce" and "cufile"; nothing for another word.
+[[nodiscard]] PENSTOCK_API std::optional<GpuPath> gpu_path_named(std::string_view word);
+
+/// The name of a path; "" for any other value.
+[[nodiscard]] PENSTOCK_API const char* name_of(GpuPath path);
+
+/// Pairs of a disk and a GPU with their path, as "259:1 0000:3b:00.0 bounce", with commas between;
+/// nothing for another text. Paths are "bounce" and "cufile". An empty text has no pairs.
+[[nodiscard]] PENSTOCK_API std::optional<std::vector<TunedGpuPath>> gpu_paths_in(
+    std::string_view text);
+
+/// The text that gpu_paths_in() reads.
+[[nodiscard]] PENSTOCK_API std::string text_of(const std::vector<TunedGpuPath>& paths);
+
+/// "auto", "cached", "direct" and "required"; nothing for another word.
+[[nodiscard]] PENSTOCK_API std::optional<CachePolicy> cache_policy_named(std::string_view word);
+
+/// The name of a policy; "" for any other value.
+[[nodiscard]] PENSTOCK_API const char* name_of(CachePolicy policy);
 
 }  // namespace penstock

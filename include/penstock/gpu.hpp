@@ -47,14 +47,6 @@ struct GpuReport {
     std::vector<std::string> missing_features;  ///< features that the driver lacks, with the effect
 };
 
-/// A CUDA stream: its handle (a cudaStream_t or CUstream as a number), and the GPU it is on. 0 and
-/// 1 are the legacy default stream, 2 is the default stream of the calling thread, as in CUDA.
-struct StreamHandle {
-    std::uintptr_t handle = 0;
-    std::int32_t device = -1;  ///< -1: that of the memory; only used if handle is 0, 1 or 2
-    auto operator<=>(const StreamHandle&) const = default;
-};
-
 /// Opens the driver if it is not open yet. A machine without a GPU is reported with the reason.
 /// Never throws (if there is no memory for the result, `reason` is short); thread-safe.
 [[nodiscard]] PENSTOCK_API GpuReport gpus() noexcept;

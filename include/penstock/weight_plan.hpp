@@ -8,11 +8,9 @@
 #pragma once
 
 #include <penstock/engine.hpp>
-#include <penstock/expert_stream.hpp>
 #include <penstock/file.hpp>
 #include <penstock/tensor_table.hpp>
-#include <penstock/weight_folders.hpp>
-#include <penstock/weight_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <chrono>
 #include <cstdint>

@@ -6,7 +6,7 @@
 
 #include "nanobind.hpp"
 
-#include <penstock/changing.hpp>
+#include <penstock/checkpoint.hpp>
 
 #include <cstdint>
 #include <limits>

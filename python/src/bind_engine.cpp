@@ -11,7 +11,7 @@
 #include "request.hpp"
 #include "transfer_object.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <algorithm>
 #include <cstdint>

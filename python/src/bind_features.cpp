@@ -16,7 +16,7 @@
 #include "streams.hpp"
 #include "transfer_object.hpp"
 
-#include <penstock/feature_store.hpp>
+#include <penstock/features.hpp>
 #include <penstock/tensor.hpp>
 
 #include <sys/eventfd.h>

@@ -7,8 +7,8 @@
 #include "names.hpp"
 #include "request.hpp"
 
-#include <penstock/options.hpp>
-#include <penstock/page_cache.hpp>
+#include <penstock/engine.hpp>
+#include <penstock/memory.hpp>
 
 #include <cstdint>
 #include <optional>

@@ -6,7 +6,7 @@
 #include "names.hpp"
 #include "weight_arguments.hpp"
 
-#include <penstock/gpu_weight_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <cstdint>
 #include <memory>

@@ -10,11 +10,8 @@
 #include "row_numbers.hpp"
 #include "tensor/element_type.hpp"
 
+#include <penstock/features.hpp>
 #include <penstock/graph.hpp>
-#include <penstock/hot_rows.hpp>
-#include <penstock/neighbor_sampler.hpp>
-#include <penstock/row_simulation.hpp>
-#include <penstock/synthetic_graph.hpp>
 
 #include <algorithm>
 #include <optional>

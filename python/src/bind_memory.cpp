@@ -8,7 +8,6 @@
 #include "names.hpp"
 #include "writable.hpp"
 
-#include <penstock/machine.hpp>
 #include <penstock/memory.hpp>
 
 #include <array>

@@ -9,7 +9,7 @@
 #include "progress.hpp"
 #include "request.hpp"
 
-#include <penstock/npy.hpp>
+#include <penstock/tensor_table.hpp>
 
 #include <string>
 #include <vector>

@@ -4,7 +4,7 @@
 #include "bind.hpp"
 #include "progress.hpp"
 
-#include <penstock/plan_measure.hpp>
+#include <penstock/plan.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -7,7 +7,7 @@
 #include "names.hpp"
 #include "row_numbers.hpp"
 
-#include <penstock/row_simulation.hpp>
+#include <penstock/features.hpp>
 
 #include <algorithm>
 #include <string>

@@ -10,7 +10,6 @@
 #include "row_numbers.hpp"
 #include "transfer_object.hpp"
 
-#include <penstock/tensor_rows.hpp>
 #include <penstock/tensor_table.hpp>
 
 #include <optional>

@@ -6,8 +6,8 @@
 #include "file_object.hpp"
 #include "names.hpp"
 
-#include <penstock/weight_folders.hpp>
 #include <penstock/weight_plan.hpp>
+#include <penstock/weights.hpp>
 
 #include <string>
 #include <vector>

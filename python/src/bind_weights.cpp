@@ -10,11 +10,8 @@
 #include "state/model_folder.hpp"
 #include "weight_arguments.hpp"
 
-#include <penstock/expert_stream.hpp>
-#include <penstock/joined_tensors.hpp>
 #include <penstock/tensor_table.hpp>
-#include <penstock/weight_folders.hpp>
-#include <penstock/weight_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <memory>
 #include <numeric>

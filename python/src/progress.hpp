@@ -6,7 +6,7 @@
 #include "nanobind.hpp"
 
 #include <penstock/error.hpp>
-#include <penstock/progress.hpp>
+#include <penstock/types.hpp>
 
 #include <cstdint>
 #include <optional>

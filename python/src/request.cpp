@@ -7,7 +7,7 @@
 #include "names.hpp"
 #include "streams.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -4,7 +4,7 @@
 
 #include "nanobind.hpp"
 
-#include <penstock/changing.hpp>
+#include <penstock/checkpoint.hpp>
 #include <penstock/gpu.hpp>
 
 #include <cstddef>

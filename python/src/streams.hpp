@@ -6,7 +6,7 @@
 #include "nanobind.hpp"
 
 #include <penstock/gpu.hpp>
-#include <penstock/transfer_options.hpp>
+#include <penstock/types.hpp>
 
 #include <optional>
 #include <span>

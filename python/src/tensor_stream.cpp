@@ -13,8 +13,8 @@
 #include "state/update/update_plan.hpp"
 #include "streams.hpp"
 
+#include <penstock/state_file.hpp>
 #include <penstock/tensor.hpp>
-#include <penstock/update_file.hpp>
 
 #include <fcntl.h>
 #include <malloc.h>

@@ -5,10 +5,8 @@
 #include "nanobind.hpp"
 
 #include <penstock/engine.hpp>
-#include <penstock/joined_tensors.hpp>
 #include <penstock/tensor_table.hpp>
-#include <penstock/weight_folders.hpp>
-#include <penstock/weight_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <memory>
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/machine/control_groups.hpp"
 
-#include <penstock/machine.hpp>
+#include <penstock/memory.hpp>
 
 namespace penstock {
 

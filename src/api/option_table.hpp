@@ -8,7 +8,6 @@
 #include "base/result.hpp"
 
 #include <penstock/engine.hpp>
-#include <penstock/options.hpp>
 
 #include <array>
 #include <cstdint>

@@ -8,8 +8,8 @@
 #include "engine/posix/posix_backend.hpp"
 #include "engine/uring/uring_backend.hpp"
 
-#include <penstock/machine.hpp>
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
+#include <penstock/memory.hpp>
 
 #include <algorithm>
 #include <string>

@@ -7,7 +7,7 @@
 #include "base/text/units.hpp"
 #include "format/json.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

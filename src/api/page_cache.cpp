@@ -3,7 +3,7 @@
 #include "base/raise.hpp"
 #include "os/local_file.hpp"
 
-#include <penstock/page_cache.hpp>
+#include <penstock/memory.hpp>
 
 #include <fcntl.h>
 

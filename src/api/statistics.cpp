@@ -7,7 +7,7 @@
 #include "engine/device_path/device_path.hpp"
 #include "os/page_cache.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <fmt/format.h>
 

@@ -5,7 +5,7 @@
 #include "engine/transfer.hpp"
 #include "engine/watch.hpp"
 
-#include <penstock/transfer_group.hpp>
+#include <penstock/engine.hpp>
 
 #include <algorithm>
 #include <atomic>

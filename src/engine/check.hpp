@@ -8,7 +8,6 @@
 #include "engine/request.hpp"
 #include "os/file.hpp"
 
-#include <penstock/transfer_options.hpp>
 #include <penstock/types.hpp>
 
 #include <memory>

@@ -11,7 +11,7 @@
 #include "engine/request.hpp"
 #include "memory/block.hpp"
 
-#include <penstock/transfer_options.hpp>
+#include <penstock/types.hpp>
 
 #include <cstdint>
 #include <functional>

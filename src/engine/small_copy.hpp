@@ -3,7 +3,6 @@
 // pinned memory that nobody else has meanwhile. So a small read or write of it is no transfer.
 #pragma once
 
-#include <penstock/transfer_options.hpp>
 #include <penstock/types.hpp>
 
 #include <cstddef>

@@ -5,7 +5,7 @@
 
 #include <penstock/graph.hpp>
 #include <penstock/memory.hpp>
-#include <penstock/npy.hpp>
+#include <penstock/tensor_table.hpp>
 
 #include <fmt/format.h>
 

@@ -4,7 +4,7 @@
 #include "base/text/units.hpp"
 #include "graph/narrow_array.hpp"
 
-#include <penstock/machine.hpp>
+#include <penstock/memory.hpp>
 
 #include <fmt/format.h>
 

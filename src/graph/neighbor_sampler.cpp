@@ -8,7 +8,7 @@
 #include "graph/picks.hpp"
 #include "graph/random_stream.hpp"
 
-#include <penstock/neighbor_sampler.hpp>
+#include <penstock/graph.hpp>
 
 #include <fmt/format.h>
 

@@ -4,7 +4,7 @@
 #include "graph/narrow_array.hpp"
 #include "graph/random_stream.hpp"
 
-#include <penstock/synthetic_graph.hpp>
+#include <penstock/graph.hpp>
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 // How an answer is built: each figure with the formula and the inputs that it comes from.
 #pragma once
 
-#include <penstock/plan_answer.hpp>
+#include <penstock/plan_model.hpp>
 
 #include <string>
 #include <string_view>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// <penstock/plan_measure.hpp>: patterns take turns on all paths at once, and a question of plan is
+// <penstock/plan.hpp>: patterns take turns on all paths at once, and a question of plan is
 // answered with their rates.
 #include "base/clock.hpp"
 #include "base/raise.hpp"
@@ -10,7 +10,7 @@
 #include "probe/statistics.hpp"
 #include "probe/watch.hpp"
 
-#include <penstock/plan_measure.hpp>
+#include <penstock/plan.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

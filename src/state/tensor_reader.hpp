@@ -17,7 +17,7 @@
 
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
-#include <penstock/progress.hpp>
+#include <penstock/types.hpp>
 
 #include <cstddef>
 #include <cstdint>

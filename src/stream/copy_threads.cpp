@@ -3,7 +3,7 @@
 
 #include "base/start_threads.hpp"
 
-#include <penstock/machine.hpp>
+#include <penstock/memory.hpp>
 
 #include <algorithm>
 #include <cstring>

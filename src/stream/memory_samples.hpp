@@ -7,7 +7,7 @@
 // it.
 #pragma once
 
-#include <penstock/changing.hpp>
+#include <penstock/checkpoint.hpp>
 #include <penstock/memory.hpp>
 
 #include <span>

@@ -5,8 +5,8 @@
 #include "format/npy.hpp"
 #include "stream/progress_clock.hpp"
 
-#include <penstock/npy.hpp>
-#include <penstock/transfer_group.hpp>
+#include <penstock/engine.hpp>
+#include <penstock/tensor_table.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -5,7 +5,7 @@
 
 #include "base/raise.hpp"
 
-#include <penstock/progress.hpp>
+#include <penstock/types.hpp>
 
 #include <atomic>
 #include <chrono>

@@ -15,7 +15,6 @@
 #include "stream/progress_clock.hpp"
 
 #include <penstock/engine.hpp>
-#include <penstock/transfer_group.hpp>
 
 #include <atomic>
 #include <chrono>

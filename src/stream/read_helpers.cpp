@@ -6,7 +6,7 @@
 #include "format/zip/crc32.hpp"
 #include "stream/touch.hpp"
 
-#include <penstock/machine.hpp>
+#include <penstock/memory.hpp>
 
 #include <algorithm>
 #include <numeric>

@@ -10,7 +10,7 @@
 #include "base/wait_slice.hpp"
 
 #include <penstock/gpu.hpp>
-#include <penstock/machine.hpp>
+#include <penstock/memory.hpp>
 
 #include <fmt/format.h>
 

@@ -29,7 +29,7 @@
 
 #include "stream/host_windows.hpp"
 
-#include <penstock/changing.hpp>
+#include <penstock/checkpoint.hpp>
 #include <penstock/memory.hpp>
 #include <penstock/types.hpp>
 

@@ -3,8 +3,7 @@
 // has done what was asked, and the same call works afterwards.
 #include "allocations/scene.hpp"
 
-#include <penstock/neighbor_sampler.hpp>
-#include <penstock/synthetic_graph.hpp>
+#include <penstock/graph.hpp>
 
 #include <cstdint>
 #include <fstream>

@@ -3,7 +3,7 @@
 #include "allocations/failing.hpp"
 #include "support/temp_folder.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <gtest/gtest.h>
 

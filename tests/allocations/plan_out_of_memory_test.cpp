@@ -2,7 +2,7 @@
 // A question of storage is answered, or is an error, at whichever allocation memory runs out.
 #include "allocations/failing.hpp"
 
-#include <penstock/plan_measure.hpp>
+#include <penstock/plan.hpp>
 
 #include <gtest/gtest.h>
 

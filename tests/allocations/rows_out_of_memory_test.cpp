@@ -4,9 +4,8 @@
 #include "allocations/scene.hpp"
 #include "features/gather/row_cache.hpp"
 
+#include <penstock/features.hpp>
 #include <penstock/graph.hpp>
-#include <penstock/hot_rows.hpp>
-#include <penstock/row_simulation.hpp>
 
 #include <cstdint>
 #include <fstream>

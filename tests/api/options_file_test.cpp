@@ -3,7 +3,7 @@
 
 #include "support/temp_folder.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

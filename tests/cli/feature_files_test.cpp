@@ -3,7 +3,7 @@
 #include "cli/program.hpp"
 #include "support/temp_folder.hpp"
 
-#include <penstock/feature_store.hpp>
+#include <penstock/features.hpp>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

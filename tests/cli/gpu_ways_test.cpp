@@ -15,7 +15,7 @@
 #include "probe/gpu.hpp"
 #include "support/temp_folder.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>

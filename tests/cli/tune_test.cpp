@@ -4,7 +4,7 @@
 #include "cli/tune/paste.hpp"
 #include "support/temp_folder.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -7,7 +7,7 @@
 #include "device/driver.hpp"
 #include "fake_gpu/control.hpp"
 
-#include <penstock/transfer_options.hpp>
+#include <penstock/types.hpp>
 
 #include <gtest/gtest.h>
 

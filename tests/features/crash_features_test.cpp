@@ -5,7 +5,7 @@
 #include "support/crash_harness.hpp"
 #include "support/test_engine.hpp"
 
-#include <penstock/feature_store.hpp>
+#include <penstock/features.hpp>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"
 
-#include <penstock/feature_store.hpp>
+#include <penstock/features.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

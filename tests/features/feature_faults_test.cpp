@@ -5,8 +5,7 @@
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"
 
-#include <penstock/feature_store.hpp>
-#include <penstock/row_server.hpp>
+#include <penstock/features.hpp>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

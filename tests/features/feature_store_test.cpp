@@ -6,7 +6,7 @@
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"
 
-#include <penstock/feature_store.hpp>
+#include <penstock/features.hpp>
 #include <penstock/state_file.hpp>
 
 #include <gmock/gmock.h>

@@ -9,7 +9,7 @@
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"
 
-#include <penstock/row_server.hpp>
+#include <penstock/features.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

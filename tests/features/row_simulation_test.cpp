@@ -3,8 +3,7 @@
 #include "support/temp_folder.hpp"
 
 #include <penstock/engine.hpp>
-#include <penstock/hot_rows.hpp>
-#include <penstock/row_simulation.hpp>
+#include <penstock/features.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,8 +4,7 @@
 #include "graph/picks.hpp"
 #include "support/text_files.hpp"
 
-#include <penstock/neighbor_sampler.hpp>
-#include <penstock/synthetic_graph.hpp>
+#include <penstock/graph.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include "graph/random_stream.hpp"
 #include "support/text_files.hpp"
 
-#include <penstock/synthetic_graph.hpp>
+#include <penstock/graph.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 // Measuring for plan: what it answers, and that nothing is left of it.
 #include "support/temp_folder.hpp"
 
-#include <penstock/plan_measure.hpp>
+#include <penstock/plan.hpp>
 
 #include <gmock/gmock.h>
 #include <sys/types.h>

@@ -8,7 +8,6 @@
 #include "support/test_engine.hpp"
 
 #include <penstock/state_file.hpp>
-#include <penstock/update_file.hpp>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -5,7 +5,7 @@
 
 #include <penstock/engine.hpp>
 #include <penstock/state_file.hpp>
-#include <penstock/weight_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <gtest/gtest.h>
 

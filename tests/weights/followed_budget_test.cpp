@@ -6,7 +6,7 @@
 #include "support/test_engine.hpp"
 
 #include <penstock/state_file.hpp>
-#include <penstock/weight_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <gtest/gtest.h>
 

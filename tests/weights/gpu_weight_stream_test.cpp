@@ -8,8 +8,8 @@
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"
 
-#include <penstock/gpu_weight_stream.hpp>
 #include <penstock/state_file.hpp>
+#include <penstock/weights.hpp>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

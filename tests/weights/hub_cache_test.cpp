@@ -3,7 +3,7 @@
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 
-#include <penstock/weight_folders.hpp>
+#include <penstock/weights.hpp>
 
 #include <gtest/gtest.h>
 

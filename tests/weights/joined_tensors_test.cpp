@@ -4,9 +4,8 @@
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"
 
-#include <penstock/joined_tensors.hpp>
 #include <penstock/state_file.hpp>
-#include <penstock/weight_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -5,7 +5,7 @@
 #include "support/text_files.hpp"
 
 #include <penstock/state_file.hpp>
-#include <penstock/tensor_rows.hpp>
+#include <penstock/tensor_table.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 
 #include <penstock/state_file.hpp>
 #include <penstock/tensor.hpp>
-#include <penstock/weight_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -6,7 +6,7 @@
 #include "cli/number_from.hpp"
 #include "report/interrupt.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -6,7 +6,7 @@
 #include "report/interrupt.hpp"
 #include "report/progress.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <fmt/format.h>
 #include <fnmatch.h>

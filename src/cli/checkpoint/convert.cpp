@@ -26,7 +26,6 @@
 #include "store/keep/store_folder.hpp"
 #include "store/read/stored_source.hpp"
 
-#include <penstock/machine.hpp>
 #include <penstock/memory.hpp>
 
 #include <fmt/format.h>

@@ -7,7 +7,7 @@
 #include "report/json_output.hpp"
 #include "report/style.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <fmt/format.h>
 

@@ -15,7 +15,7 @@
 #include "report/progress.hpp"
 
 #include <penstock/engine.hpp>
-#include <penstock/feature_store.hpp>
+#include <penstock/features.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

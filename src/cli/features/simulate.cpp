@@ -7,7 +7,7 @@
 #include "report/json_output.hpp"
 
 #include <penstock/engine.hpp>
-#include <penstock/row_simulation.hpp>
+#include <penstock/features.hpp>
 
 #include <fmt/format.h>
 

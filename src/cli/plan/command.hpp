@@ -2,7 +2,7 @@
 // `penstock plan`: what storage a job needs. A subcommand for each question of <penstock/plan.hpp>.
 #pragma once
 
-#include <penstock/plan_measure.hpp>
+#include <penstock/plan.hpp>
 
 #include <memory>
 #include <span>

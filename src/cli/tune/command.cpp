@@ -17,7 +17,7 @@
 #include "report/output_file.hpp"
 #include "report/progress.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

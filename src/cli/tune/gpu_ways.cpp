@@ -3,7 +3,7 @@
 
 #include "report/message.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <fmt/format.h>
 

@@ -5,7 +5,6 @@
 #include "report/output_file.hpp"
 
 #include <penstock/engine.hpp>
-#include <penstock/options.hpp>
 
 #include <fmt/format.h>
 #include <sys/stat.h>

@@ -9,7 +9,7 @@
 #include "report/flush.hpp"
 #include "report/style.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 
 #include "base/text/units.hpp"
 
-#include <penstock/options.hpp>
+#include <penstock/engine.hpp>
 
 #include <fmt/format.h>
 

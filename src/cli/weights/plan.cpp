@@ -8,8 +8,8 @@
 #include "report/json_output.hpp"
 
 #include <penstock/engine.hpp>
-#include <penstock/weight_folders.hpp>
 #include <penstock/weight_plan.hpp>
+#include <penstock/weights.hpp>
 
 #include <fmt/format.h>
 

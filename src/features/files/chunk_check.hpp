@@ -5,8 +5,8 @@
 
 #include "features/files/opened_features.hpp"
 
-#include <penstock/feature_store.hpp>
-#include <penstock/progress.hpp>
+#include <penstock/features.hpp>
+#include <penstock/types.hpp>
 
 #include <functional>
 

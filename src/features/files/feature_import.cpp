@@ -8,7 +8,7 @@
 #include "stream/progress_clock.hpp"
 #include "stream/read_ahead.hpp"
 
-#include <penstock/feature_store.hpp>
+#include <penstock/features.hpp>
 #include <penstock/tensor.hpp>
 #include <penstock/tensor_table.hpp>
 

@@ -8,7 +8,7 @@
 #include "format/utf8.hpp"
 #include "stream/checksum.hpp"
 
-#include <penstock/feature_store.hpp>
+#include <penstock/features.hpp>
 #include <penstock/tensor.hpp>
 
 #include <fmt/format.h>

@@ -7,7 +7,7 @@
 
 #include <penstock/engine.hpp>
 #include <penstock/error.hpp>
-#include <penstock/feature_store.hpp>
+#include <penstock/features.hpp>
 #include <penstock/file.hpp>
 
 #include <cstddef>

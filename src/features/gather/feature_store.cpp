@@ -10,8 +10,8 @@
 #include "features/gather/memory_tier.hpp"
 #include "format/fault.hpp"
 
-#include <penstock/feature_store.hpp>
-#include <penstock/machine.hpp>
+#include <penstock/features.hpp>
+#include <penstock/memory.hpp>
 
 #include <fmt/format.h>
 #include <sys/types.h>

@@ -5,7 +5,7 @@
 #include "features/files/opened_features.hpp"
 
 #include <penstock/engine.hpp>
-#include <penstock/feature_store.hpp>
+#include <penstock/features.hpp>
 
 #include <cstdint>
 #include <optional>

@@ -15,9 +15,8 @@
 #include "features/gather/filled_memory.hpp"
 #include "features/gather/row_cache.hpp"
 
-#include <penstock/feature_store.hpp>
+#include <penstock/features.hpp>
 #include <penstock/memory.hpp>
-#include <penstock/row_policy.hpp>
 
 #include <sys/types.h>
 

@@ -40,7 +40,7 @@
 #include "features/gather/hinted_rows.hpp"
 #include "features/gather/use_counts.hpp"
 
-#include <penstock/row_policy.hpp>
+#include <penstock/features.hpp>
 
 #include <chrono>
 #include <condition_variable>

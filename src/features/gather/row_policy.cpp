@@ -3,7 +3,7 @@
 #include "base/text/near.hpp"
 #include "format/fault.hpp"
 
-#include <penstock/row_policy.hpp>
+#include <penstock/features.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

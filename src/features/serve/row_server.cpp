@@ -6,7 +6,7 @@
 #include "base/raise.hpp"
 #include "features/serve/ring_memory.hpp"
 
-#include <penstock/row_server.hpp>
+#include <penstock/features.hpp>
 
 #include <fmt/format.h>
 #include <sys/types.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/raise.hpp"
 
+#include <penstock/features.hpp>
 #include <penstock/file.hpp>
-#include <penstock/npy.hpp>
-#include <penstock/row_simulation.hpp>
+#include <penstock/tensor_table.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

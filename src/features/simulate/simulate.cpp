@@ -7,7 +7,7 @@
 #include "features/gather/whole_caches.hpp"
 #include "format/fault.hpp"
 
-#include <penstock/row_simulation.hpp>
+#include <penstock/features.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

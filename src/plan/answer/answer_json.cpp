@@ -4,7 +4,7 @@
 #include "plan/amount.hpp"
 #include "plan/json_tree.hpp"
 
-#include <penstock/plan_answer.hpp>
+#include <penstock/plan_model.hpp>
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <penstock/plan_answer.hpp>
+#include <penstock/plan_model.hpp>
 
 #include <cstddef>
 #include <string>

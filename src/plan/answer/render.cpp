@@ -3,7 +3,7 @@
 #include "plan/amount.hpp"
 #include "plan/answer/picture.hpp"
 
-#include <penstock/plan_answer.hpp>
+#include <penstock/plan_model.hpp>
 
 #include <fmt/format.h>
 

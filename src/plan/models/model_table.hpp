@@ -4,7 +4,6 @@
 
 #include "plan/questions/optimizer.hpp"
 
-#include <penstock/plan_answer.hpp>
 #include <penstock/plan_model.hpp>
 
 #include <string>

@@ -5,7 +5,7 @@
 #include "plan/questions/train.hpp"
 #include "plan/verb.hpp"
 
-#include <penstock/plan_feeds.hpp>
+#include <penstock/plan.hpp>
 
 #include <fmt/format.h>
 

@@ -7,7 +7,7 @@
 // downtime + M. A - L = write x (1 - slowdown).
 #include "plan/amount.hpp"
 
-#include <penstock/plan_interval.hpp>
+#include <penstock/plan.hpp>
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 #include "plan/fields.hpp"
 #include "plan/verb.hpp"
 
-#include <penstock/plan_interval.hpp>
+#include <penstock/plan.hpp>
 
 #include <fmt/format.h>
 

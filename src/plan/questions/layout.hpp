@@ -4,7 +4,7 @@
 
 #include "plan/questions/optimizer.hpp"
 
-#include <penstock/plan_checkpoint.hpp>
+#include <penstock/plan.hpp>
 
 #include <cstdint>
 #include <optional>

@@ -3,7 +3,7 @@
 
 #include "plan/questions/layout.hpp"
 
-#include <penstock/plan_answer.hpp>
+#include <penstock/plan_model.hpp>
 
 #include <string_view>
 

@@ -4,7 +4,7 @@
 #include "plan/questions/pulses.hpp"
 #include "plan/verb.hpp"
 
-#include <penstock/plan_mix.hpp>
+#include <penstock/plan.hpp>
 
 #include <fmt/format.h>
 

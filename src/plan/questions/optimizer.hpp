@@ -2,7 +2,7 @@
 // The bytes that an optimizer adds to the weights.
 #pragma once
 
-#include <penstock/plan_checkpoint.hpp>
+#include <penstock/plan.hpp>
 
 #include <cstdint>
 #include <optional>

@@ -2,7 +2,7 @@
 // Jobs as stretches of time with a rate.
 #pragma once
 
-#include <penstock/plan_mix.hpp>
+#include <penstock/plan.hpp>
 
 #include <string>
 #include <vector>

@@ -2,9 +2,8 @@
 // What memory holds while a model streams: keys and values first, then as many weights as fit.
 #pragma once
 
-#include <penstock/plan_answer.hpp>
+#include <penstock/plan.hpp>
 #include <penstock/plan_model.hpp>
-#include <penstock/plan_stream.hpp>
 
 namespace penstock::plan {
 

@@ -4,7 +4,7 @@
 #include "plan/questions/train.hpp"
 #include "plan/verb.hpp"
 
-#include <penstock/plan_size.hpp>
+#include <penstock/plan.hpp>
 
 #include <fmt/format.h>
 

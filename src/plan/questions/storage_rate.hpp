@@ -3,8 +3,8 @@
 // that says whether it is enough.
 #pragma once
 
-#include <penstock/plan_answer.hpp>
-#include <penstock/plan_feeds.hpp>
+#include <penstock/plan.hpp>
+#include <penstock/plan_model.hpp>
 
 #include <array>
 #include <optional>

@@ -6,7 +6,7 @@
 #include "plan/questions/storage_rate.hpp"
 #include "plan/verb.hpp"
 
-#include <penstock/plan_feeds.hpp>
+#include <penstock/plan.hpp>
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 // What train, size and mix share: the job that options name.
 #pragma once
 
-#include <penstock/plan_train.hpp>
+#include <penstock/plan.hpp>
 
 #include <string>
 #include <string_view>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Published throughputs of training jobs, one table. MLPerf Training logs what an accelerator took;
 // MLPerf Storage and DLIO set a time of computation that storage has to hide behind.
-#include <penstock/plan_train.hpp>
+#include <penstock/plan.hpp>
 
 #include <string>
 #include <vector>

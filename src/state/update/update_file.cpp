@@ -22,7 +22,7 @@
 #include "state/update/update_plan.hpp"
 #include "state/writing/state_image.hpp"
 
-#include <penstock/update_file.hpp>
+#include <penstock/state_file.hpp>
 
 #include <fmt/format.h>
 

@@ -6,7 +6,6 @@
 #include "base/text/units.hpp"
 #include "stream/copy_threads.hpp"
 
-#include <penstock/machine.hpp>
 #include <penstock/memory.hpp>
 
 #include <fmt/format.h>

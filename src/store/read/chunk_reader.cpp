@@ -9,7 +9,7 @@
 #include "stream/touch.hpp"
 #include "stream/when_room.hpp"
 
-#include <penstock/machine.hpp>
+#include <penstock/memory.hpp>
 
 #include <fmt/format.h>
 

@@ -5,7 +5,7 @@
 #include "base/start_threads.hpp"
 #include "stream/checksum.hpp"
 
-#include <penstock/machine.hpp>
+#include <penstock/memory.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -6,7 +6,7 @@
 #include "weights/experts/streaming_experts.hpp"
 #include "weights/stream/followed_budget.hpp"
 
-#include <penstock/expert_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -15,7 +15,7 @@
 #include "weights/read/sources.hpp"
 #include "weights/stream/arena.hpp"
 
-#include <penstock/expert_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <unistd.h>
 

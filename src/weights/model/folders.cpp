@@ -7,7 +7,7 @@
 #include "state/model_folder.hpp"
 #include "state/tensor_file.hpp"
 
-#include <penstock/weight_folders.hpp>
+#include <penstock/weights.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -9,7 +9,7 @@
 #include "base/path.hpp"
 #include "weights/model/small_file.hpp"
 
-#include <penstock/weight_folders.hpp>
+#include <penstock/weights.hpp>
 
 #include <algorithm>
 #include <cerrno>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <penstock/tensor_table.hpp>
-#include <penstock/weight_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <string>
 #include <vector>

@@ -4,8 +4,8 @@
 
 #include "weights/stream/slot_layout.hpp"
 
-#include <penstock/joined_tensors.hpp>
 #include <penstock/tensor_table.hpp>
+#include <penstock/weights.hpp>
 
 #include <cstdint>
 #include <span>

@@ -6,7 +6,7 @@
 #include "weights/stream/slot_layout.hpp"
 
 #include <penstock/tensor_table.hpp>
-#include <penstock/weight_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <cstdint>
 #include <span>

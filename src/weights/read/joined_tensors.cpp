@@ -2,8 +2,8 @@
 #include "base/raise.hpp"
 #include "weights/model/table_index.hpp"
 
-#include <penstock/joined_tensors.hpp>
 #include <penstock/tensor.hpp>
+#include <penstock/weights.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -2,7 +2,7 @@
 #include "base/raise.hpp"
 #include "weights/stream/arena.hpp"
 
-#include <penstock/machine.hpp>
+#include <penstock/memory.hpp>
 #include <penstock/weight_plan.hpp>
 
 #include <algorithm>

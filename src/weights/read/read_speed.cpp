@@ -4,7 +4,7 @@
 #include "base/raise.hpp"
 #include "weights/stream/arena.hpp"
 
-#include <penstock/transfer_group.hpp>
+#include <penstock/engine.hpp>
 #include <penstock/weight_plan.hpp>
 
 #include <algorithm>

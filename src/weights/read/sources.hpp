@@ -11,7 +11,7 @@
 #include <penstock/file.hpp>
 #include <penstock/gpu.hpp>
 #include <penstock/tensor_table.hpp>
-#include <penstock/weight_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <cstddef>
 #include <cstdint>

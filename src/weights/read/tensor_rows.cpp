@@ -2,7 +2,7 @@
 #include "base/raise.hpp"
 #include "base/text/near.hpp"
 
-#include <penstock/tensor_rows.hpp>
+#include <penstock/tensor_table.hpp>
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/stream/followed_budget.hpp"
 
-#include <penstock/machine.hpp>
-#include <penstock/weight_stream.hpp>
+#include <penstock/memory.hpp>
+#include <penstock/weights.hpp>
 
 #include <algorithm>
 

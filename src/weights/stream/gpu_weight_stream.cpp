@@ -15,7 +15,7 @@
 #include "weights/stream/slot_layout.hpp"
 #include "weights/stream/unit_order.hpp"
 
-#include <penstock/gpu_weight_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -6,7 +6,7 @@
 // between their ends is the rate of the files, and needs no measurement of its own.
 #pragma once
 
-#include <penstock/weight_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <chrono>
 #include <cstdint>

@@ -22,7 +22,7 @@
 #include "weights/stream/slot_layout.hpp"
 #include "weights/stream/unit_order.hpp"
 
-#include <penstock/weight_stream.hpp>
+#include <penstock/weights.hpp>
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/raise.hpp"
 
-#include <penstock/hot_rows.hpp>
+#include <penstock/features.hpp>
 
 #include <fmt/format.h>
 

@@ -1,4 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
+// Features: tables of rows that are larger than memory, their caches, and rows for kernels of a
+// GPU.
+#pragma once
+
+#include <penstock/device_array.hpp>
+#include <penstock/engine.hpp>
+#include <penstock/error.hpp>
+#include <penstock/file.hpp>
+#include <penstock/gpu.hpp>
+#include <penstock/graph.hpp>
+#include <penstock/types.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace penstock {
+
+// The policy of a row cache: which rows stay in memory.
+
+enum class RowPolicy : std::uint8_t {
+    kStatic,  ///< the preloaded rows stay, and the first rows that are read into free memory
+    kClock,   ///< recently used rows stay
+    kS3Fifo,  ///< rows that were recently used more than once stay
+    kWindow,  ///< rows that hints name stay, the soonest first; then the most used rows
+};
+
+/// "static", "clock", "s3fifo" or "window".
+[[nodiscard]] PENSTOCK_API std::string_view name_of(RowPolicy policy) noexcept;
+
+/// The policy of that name. Throws Error: kInvalidArgument with the valid names.
+[[nodiscard]] PENSTOCK_API RowPolicy row_policy(std::string_view name);
+
 // Rows of tables that are larger than memory (features of graphs, embeddings), gathered by number.
 //
 //     penstock::FeatureWriter writer(engine, "igb.features");
@@ -10,27 +51,6 @@
 //     store.gather(store.table("paper"), ids, out);      // row ids[i] goes to row i of out
 //
 // A `.npy` is read in place, too: its first dimension numbers the rows.
-#pragma once
-
-#include <penstock/engine.hpp>
-#include <penstock/error.hpp>
-#include <penstock/file.hpp>
-#include <penstock/gpu.hpp>
-#include <penstock/progress.hpp>
-#include <penstock/row_policy.hpp>
-#include <penstock/types.hpp>
-
-#include <chrono>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-namespace penstock {
 
 /// A table of a feature file.
 struct FeatureTable {
@@ -344,6 +364,219 @@ private:
     void warm_up(std::uint32_t table, std::uint64_t rows_read) const noexcept;
 
     std::unique_ptr<Impl> impl_;
+};
+
+// Simulates a row cache: the reads that it would save for the rows that a run gathers. It runs the
+// policies of the cache itself, and bounds to compare them with. Nothing is read.
+//
+//     penstock::RowTrace trace;
+//     trace.add(batch);  // each batch
+//     const penstock::RowSimulator simulator(trace);
+//     const auto window = simulator.run("window", {.slots = 100'000});
+//     const auto bound = simulator.run("belady", {.slots = 100'000});
+
+/// The rows of several batches.
+struct PENSTOCK_API RowTrace {
+    std::vector<std::uint64_t> ids;
+    std::vector<std::uint64_t> ends;  ///< batch i ends before ids[ends[i]]
+
+    void add(std::span<const std::uint64_t> batch);
+    [[nodiscard]] std::span<const std::uint64_t> batch(std::uint64_t i) const;
+};
+
+struct RowSimulationOptions {
+    std::uint64_t slots = 0;    ///< rows that the cache has room for; at most 2^30
+    std::uint32_t window = 8;   ///< batches that are hinted ahead, 0 to 30; only for "window"
+    std::uint64_t warm_up = 0;  ///< batches at the beginning that are not counted
+    /// Rows that are in memory before the first batch, the most used first; as many as fit.
+    std::span<const std::uint64_t> hot = {};
+};
+
+/// The result of a simulation. A row that is repeated in a batch counts once.
+struct RowSimulation {
+    std::uint64_t batches = 0;    ///< counted batches
+    std::uint64_t rows = 0;       ///< rows of these batches
+    std::uint64_t rows_read = 0;  ///< rows of these that were not in memory
+    std::uint64_t preloaded = 0;  ///< rows that were read before the first batch
+    [[nodiscard]] double hit_rate() const {
+        return rows == 0 ? 0 : 1 - static_cast<double>(rows_read) / static_cast<double>(rows);
+    }
+};
+
+/// The policies of RowSimulator. Those of RowPolicy are run by the cache itself, in sets. In the
+/// others any row can be in any slot: "fifo" (evicts the oldest), "lru", "s3fifo_whole" (Yang et
+/// al., SOSP 2023) and "belady". "belady" evicts the row whose next use is the latest, and does not
+/// keep a row that is used later than all others. No policy reads fewer rows than that ("A study of
+/// replacement algorithms for a virtual-storage computer", 1966), unless rows are preloaded.
+[[nodiscard]] PENSTOCK_API std::span<const std::string_view> row_simulation_policies() noexcept;
+
+/// Runs policies over one trace. Only the constructor reads the trace. Copies share its internal
+/// form: 12 bytes for each id, and 8 more for each row. Thread-safe.
+class PENSTOCK_API RowSimulator {
+public:
+    /// Throws Error: kInvalidArgument for a trace whose `ends` are not in order, and for 2^32
+    /// different rows.
+    explicit RowSimulator(const RowTrace& trace);
+    /// Throws Error: kInvalidArgument for an unknown policy, for more than 2^30 slots, and for a
+    /// window above 30. Only computes.
+    [[nodiscard]] RowSimulation run(std::string_view policy,
+                                    const RowSimulationOptions& options) const;
+
+private:
+    struct Impl;
+    std::shared_ptr<const Impl> impl_;
+};
+
+/// Reads a trace. A .npy file has ids of int32, int64, uint32 or uint64. With two dimensions each
+/// row is a batch. With one dimension each `batch` ids are a batch; the last one may be shorter. In
+/// any other file each batch is the number of its ids, and then the ids, all as little-endian
+/// integers of 64 bits. Throws Error: kInvalidArgument for a file in neither form (a number that
+/// exceeds the file, a negative id), and for ids in one dimension without `batch`; errors of
+/// reading. Any thread; blocks.
+[[nodiscard]] PENSTOCK_API RowTrace read_row_trace(Engine& engine, const std::string& path,
+                                                   std::uint64_t batch = 0);
+
+// The rows that are used most, found before or without a run, to have them in memory from the
+// beginning.
+//
+//     const auto heat = penstock::expected_visits(graph, {10, 5, 5}, {.batch = 1024});
+//     const auto hot = penstock::hottest_rows(heat, 100'000);
+
+/// Returns for each node the number of edges that begin at it. A neighbourhood samples a node by
+/// its edges, so this is a measure of its use. Reads all edges. Throws kInvalidArgument for an edge
+/// of a node that does not exist. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::vector<double> out_degrees(const Graph& graph);
+/// The same for several types of nodes: a list for each, over all relations of the sampler.
+[[nodiscard]] PENSTOCK_API std::vector<std::vector<double>> out_degrees(
+    const NeighborSampler& sampler);
+
+struct ExpectedVisitsOptions {
+    std::uint64_t batch = 1024;                 ///< seeds of a batch
+    std::span<const std::uint64_t> seeds = {};  ///< nodes that batches are drawn from; empty: all
+};
+
+/// Returns for each node the expected number of times that a batch samples it. Seeds are equally
+/// likely. A node that is reached with probability p passes p * min(1, fan-out / degree) on to each
+/// of its neighbours, hop by hop. Probabilities are added, up to 1 in a hop. (Kaler et al.,
+/// "Communication-efficient graph neural networks with probabilistic neighborhood expansion
+/// analysis and caching", MLSys 2023, multiply the complements instead.) `fanouts`: one for each
+/// hop, -1 for all. Reads all edges once for each hop. Throws kInvalidArgument for a graph whose
+/// edges do not begin and end at the same nodes, for a fan-out below -1 and for a seed that does
+/// not exist. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::vector<double> expected_visits(
+    const Graph& graph, std::span<const std::int64_t> fanouts,
+    const ExpectedVisitsOptions& options = {});
+
+/// The same for nodes and edges of several types: for each type the visits by batches of this
+/// sampler, with its fan-outs. Probabilities of a node are added over all relations. `seeds`: the
+/// nodes that batches are drawn from, `batch` of each type that is there; empty: all nodes of all
+/// types. The sampler's `replace` and `disjoint` make no difference. Reads all edges once for each
+/// hop. Throws kInvalidArgument for a seed of a type or a node that does not exist. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::vector<std::vector<double>> expected_visits(
+    const NeighborSampler& sampler, std::span<const SeedNodes> seeds = {},
+    std::uint64_t batch = 1024);
+
+/// Returns for each of `rows` rows the number of batches of the trace that have it. Throws
+/// kInvalidArgument for a row beyond them. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::vector<double> batch_counts(const RowTrace& trace,
+                                                            std::uint64_t rows);
+
+/// At most `count` rows with the highest heat above 0, the highest first; of equal ones the lower
+/// number first. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::vector<std::uint64_t> hottest_rows(std::span<const double> heat,
+                                                                   std::uint64_t count);
+
+// Serves rows of a FeatureStore to code that requests them one at a time: warps of a CUDA kernel,
+// or threads of the host (device_array.hpp). CPU-served: a thread of this process takes the
+// requests from a ring in memory that both sides can address, reads the rows and answers. It works
+// on any file system, without root and without a kernel module.
+//
+//     auto store = std::make_shared<penstock::FeatureStore>(
+//         penstock::FeatureStore::open(engine, "igb.features"));
+//     penstock::RowServer server(store, store->table("paper"));
+//     const auto rows = server.array<float>();      // give it to threads
+//
+// If all ids are known beforehand, FeatureStore::gather() costs less for each row.
+
+struct RowServerOptions {
+    /// Limit on rows that are requested or held, over all requesters: a power of two up to 65,536.
+    /// Memory: slots * (bytes of a row + 128).
+    std::uint32_t slots = 1024;
+    /// The longest sleep between two checks of the ring while there are no requests. A longer sleep
+    /// delays the first row by up to that time; a shorter one costs CPU time. 1 us to 1 s.
+    std::chrono::microseconds idle_sleep_max{100};
+    /// The GPU whose kernels may request rows: the ring is pinned, and mapped for it. -1: only
+    /// threads of the host.
+    std::int32_t gpu = -1;
+};
+
+/// Counts since the server was made.
+struct RowServerStats {
+    std::uint64_t rows = 0;      ///< requests answered with the row
+    std::uint64_t refused = 0;   ///< requests answered with an error, or that the server is stopped
+    std::uint64_t given_up = 0;  ///< requests given up by the requester before the row was read
+    std::uint64_t batches = 0;   ///< gathers
+};
+
+/// A ring and the thread that serves it. Movable. Thread-safe, except for moving and destruction.
+///
+/// The thread takes all pending requests as one gather: distinct rows are read once, in the order
+/// of the file, and rows that the store keeps in memory are not read. Several gathers may run
+/// concurrently. If one fails, its rows are read again one by one, so that only the requesters of
+/// the bad row get the error.
+///
+/// All requesters must have ended (threads joined, kernels finished) before the server is
+/// destroyed, because it owns the ring. stop() makes them end. A child of fork() has no server:
+/// load_async() and wait() return kStopped there at once, and running requests belong to the
+/// parent.
+class PENSTOCK_API RowServer {
+public:
+    /// Starts the thread. Throws Error: kInvalidArgument for a table that does not exist, rows of
+    /// no bytes, or options out of range; kOutOfMemory; for a GPU kUnsupported, with the reason, on
+    /// a machine without one, and errors of pinning; kSystem if no thread can be started.
+    explicit RowServer(std::shared_ptr<const FeatureStore> store, std::uint32_t table = 0,
+                       const RowServerOptions& options = {});
+    RowServer(RowServer&& other) noexcept;
+    RowServer& operator=(RowServer&& other) noexcept;
+    RowServer(const RowServer&) = delete;
+    RowServer& operator=(const RowServer&) = delete;
+    ~RowServer();
+
+    /// The rows as elements of type T, for threads of the host. Throws kInvalidArgument if a row is
+    /// not a whole number of them.
+    template <typename T>
+    [[nodiscard]] device::Array<T> array() const {
+        return array_at<T>(ring_view(sizeof(T), false));
+    }
+    /// The same for kernels on the GPU of the options, with its addresses. Throws kInvalidArgument
+    /// if the options name no GPU.
+    template <typename T>
+    [[nodiscard]] device::Array<T> gpu_array() const {
+        return array_at<T>(ring_view(sizeof(T), true));
+    }
+    /// Ends the thread. Unanswered and later requests get kStopped. Cancels running reads and waits
+    /// for them. Does nothing the second time.
+    void stop() noexcept;
+    [[nodiscard]] RowServerStats stats() const;
+
+private:
+    struct Impl;
+    /// The addresses of the ring for one of the sides.
+    struct View {
+        device::Ring<> ring;
+        const std::byte* memory = nullptr;
+        std::uint64_t rows = 0;
+        std::uint64_t row_elements = 0;
+    };
+    template <typename T>
+    [[nodiscard]] static device::Array<T> array_at(const View& view) {
+        static_assert(std::is_trivially_copyable_v<T>, "rows are plain bytes");
+        return {view.ring, reinterpret_cast<const T*>(view.memory), view.rows, view.row_elements};
+    }
+    [[nodiscard]] View ring_view(std::size_t element_bytes, bool gpu) const;
+    [[nodiscard]] Impl& there() const;
+
+    std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace penstock
