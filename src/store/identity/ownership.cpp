@@ -39,10 +39,6 @@ FilePlace place_of(const FileStatus& status, const std::string& folder) {
     return {.inode = status.inode, .device = status.device, .path_hash = hash_of(folder)};
 }
 
-bool is_gone(const Error& error) {
-    return error.system_errno() == ENOENT || error.system_errno() == ENOTDIR;
-}
-
 struct SmallText {
     std::string text;
     FileStatus status;

@@ -36,10 +36,6 @@ std::optional<std::uint64_t> number(std::string_view digits) {
     return good ? std::optional(value) : std::nullopt;
 }
 
-bool is_gone(const Error& error) {
-    return error.system_errno() == ENOENT || error.system_errno() == ENOTDIR;
-}
-
 // False where that cannot be found out: what cannot be looked at may be there.
 bool has_gone(const FileSystem& files, const std::string& path) {
     try {
@@ -59,6 +55,10 @@ std::string note_on(const FileSystem& files, const std::string& folder, const st
 }
 
 }  // namespace
+
+bool is_gone(const Error& error) {
+    return error.system_errno() == ENOENT || error.system_errno() == ENOTDIR;
+}
 
 std::string join(const std::string& folder, std::string_view name) {
     return base::join(folder, name);

@@ -43,6 +43,9 @@ struct FolderScan {
     std::string newest;                        ///< the name that has it
 };
 
+/// Whether nothing has the name, or what should be a folder on the way is a file.
+[[nodiscard]] bool is_gone(const Error& error);
+
 [[nodiscard]] std::string join(const std::string& folder, std::string_view name);
 [[nodiscard]] std::string checkpoint_name(std::uint64_t generation, std::uint64_t step);
 /// Nothing for a name that checkpoint_name() does not make.
