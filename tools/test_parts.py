@@ -429,6 +429,13 @@ def all_parts(level="long"):
             level="long",
         ),
         Part(
+            # The kept files of two older versions of torch are what these versions write: pip brings each (700 MB).
+            "older-torches",
+            900,
+            [Step("older torches", tool("older_torches", "--check", "2.0.1", "2.12.1"))],
+            level="long",
+        ),
+        Part(
             # Compiles the kernels with NVIDIA's nvcc, which pip brings (300 MB).
             "ptx",
             900,

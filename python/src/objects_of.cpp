@@ -25,6 +25,7 @@
 #include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace penstock::python {
 
@@ -190,19 +191,23 @@ private:
             }
         }
         const auto place = places_.find(id);
-        if (place == places_.end()) {
+        // One in the attributes of a tensor of another one has the place of that.
+        const std::string where = place != places_.end() ? place->second : outer_;
+        if (where.empty() || ++unread_ > kUnreadMax) {
             too_many(fmt::format("more than {} objects that are not read", kUnreadMax));
         }
         nb::list rows;
         std::string name;
         std::string step;
         std::unordered_set<ValueId> seen;
-        add_rows(id, 0, name, step, seen, rows);
-        return unread_object(v, place->second, rows);
+        const std::string before = std::exchange(outer_, where);
+        add_rows(id, name, step, seen, rows);
+        outer_ = before;
+        return unread_object(v, where, rows);
     }
 
     // Adds (name, place, tensor) of each tensor in a place-holder, from there on.
-    void add_rows(ValueId id, int depth, std::string& name, std::string& place,
+    void add_rows(ValueId id, std::string& name, std::string& place,
                   std::unordered_set<ValueId>& seen, nb::list& rows) {
         const Value& v = tree_.at(id);
         if (v.kind == ValueKind::kTensor) {
@@ -211,7 +216,7 @@ private:
         }
         const bool dict = format::is_dict(v.kind);
         if (!(dict || v.kind == ValueKind::kList || v.kind == ValueKind::kTuple) ||
-            depth > format::kNestingMax || !seen.insert(id).second) {
+            depth_ > format::kNestingMax || !seen.insert(id).second) {
             return;
         }
         visits_ += v.items.size() + 1;
@@ -221,6 +226,7 @@ private:
         const std::size_t name_bytes = name.size();
         const std::size_t place_bytes = place.size();
         const std::size_t step = dict ? 2 : 1;
+        ++depth_;
         for (std::size_t i = 0; i + step <= v.items.size(); i += step) {
             if (name.size() <= kNameBytesMax) {
                 name += name.empty() ? "" : ".";
@@ -231,10 +237,11 @@ private:
                     place += fmt::format("[{}]", i);
                 }
             }
-            add_rows(v.items[i + step - 1], depth + 1, name, place, seen, rows);
+            add_rows(v.items[i + step - 1], name, place, seen, rows);
             name.resize(name_bytes);
             place.resize(place_bytes);
         }
+        --depth_;
     }
 
     const nb::object& collections() {
@@ -385,6 +392,8 @@ private:
     const bool pickle_;
     const bool data_;
     std::unordered_map<ValueId, std::string> places_;  // of place-holders
+    std::string outer_;                                // the place of the one that is being made
+    std::size_t unread_ = 0;                           // place-holders that were made
     std::size_t visits_ = 0;                           // of values in them
     int depth_ = 0;
     std::vector<nb::object> made_;

@@ -391,6 +391,32 @@ def test_chains_of_chains_do_not_overflow_the_stack():
             assert "nested" in str(error) or "deep" in str(error)
 
 
+def of_attributes(levels):
+    """An object with a tensor whose attribute is such an object."""
+    made = Config(t=t())
+    for _ in range(levels):
+        made = Config(t=t(), inner=[tagged(t(), mode=made)])
+    return made
+
+
+def tagged(tensor, **attributes):
+    tensor.__dict__.update(attributes)
+    return tensor
+
+
+def test_one_in_the_attributes_of_a_tensor_of_another(tmp_path):
+    state = penstock.load(saved({"c": of_attributes(3), "w": t(1)}, tmp_path / "a.pt"), unread="keep")
+    assert torch.equal(state["w"], t(1))
+    inner = state["c"]
+    for _ in range(3):
+        assert list(inner.tensors) == ["state['c']['t']", "state['c']['inner'][0]"]
+        inner = inner.tensors["state['c']['inner'][0]"].mode
+        assert isinstance(inner, penstock.Unread) and inner.place == "state['c']"
+    assert list(inner.tensors) == ["state['c']['t']"]
+    for levels in (40, 90):  # with the stack of this process left alone
+        penstock.load(saved({"c": of_attributes(levels)}, tmp_path / "a.pt"), unread="keep")
+
+
 def test_one_row_in_very_many_of_them():
     row = b"](" + b"K\1" * 70000 + b"eq\0"
     each = b"cmy\nThing\n)\x81h\0a"
