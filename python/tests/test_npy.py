@@ -97,7 +97,7 @@ def test_what_is_no_such_file_or_cut(tmp_path):
         with pytest.raises(error, match="1.npy"):
             penstock.read_npy(paths)
     paths[1].write_bytes(b"PK\x03\x04" + bytes(200))
-    with pytest.raises(ValueError, match=r"1\.npy.*no \.npy file"):
+    with pytest.raises(ValueError, match=r"1\.npy.*not a \.npy file"):
         penstock.read_npy(paths)
     paths[1].unlink()
     with pytest.raises(FileNotFoundError, match="1.npy"):

@@ -69,7 +69,7 @@ std::string wrong_items(const ValueTree& tree, const Value& v) {
     if (holds == Holds::kIntegers) {
         for (const ValueId item : v.items) {
             if (tree.at(item).kind != ValueKind::kInt) {
-                return "it has an extent that is no integer of 64 bits";
+                return "it has an extent that is not an integer of 64 bits";
             }
         }
     }
@@ -87,7 +87,7 @@ std::string wrong_attributes(const ValueTree& tree, const Value& v) {
     }
     for (std::size_t i = 0; i < own.items.size(); i += 2) {
         if (tree.at(own.items[i]).kind != ValueKind::kString) {
-            return "it has an attribute whose name is no string";
+            return "it has an attribute whose name is not a string";
         }
         if (torch && tree.at(own.items[i]).text.starts_with("__")) {
             return "the tensor has an attribute of Python's own: " +
@@ -105,7 +105,7 @@ std::string wrong_numpy(const ValueTree& tree, const Value& v) {
     for (const ValueId item : v.items) {
         const std::int64_t extent = tree.at(item).integer;
         if (extent < 0) {
-            return "it has an extent that is no size";
+            return "it has a negative extent";
         }
         bytes = bytes ? base::checked_multiply(*bytes, static_cast<std::uint64_t>(extent)) : bytes;
     }
@@ -143,7 +143,7 @@ std::string wrong_with(const ValueTree& tree, const Value& v) {
     if (!is_of_state(v.kind)) {
         return v.kind == ValueKind::kStorage
                    ? "a bare storage is not read; save a tensor of it"
-                   : fmt::format("{} itself is no value of a state", shown(v.text));
+                   : fmt::format("{} itself is not a value that a state can hold", shown(v.text));
     }
     if (v.attributes != kNoValue || v.kind == ValueKind::kOrderedDict) {
         if (std::string wrong = wrong_attributes(tree, v); !wrong.empty()) {
@@ -166,9 +166,9 @@ std::string wrong_with(const ValueTree& tree, const Value& v) {
         case ValueKind::kDtype:
             return torch_constant(v.text) != Constant::kNone
                        ? ""
-                       : shown(v.text) + " is no dtype, layout or scheme of torch that is read";
+                       : shown(v.text) + " is not a dtype, layout or scheme of torch that is read";
         case ValueKind::kDevice:
-            return is_device(v.text) ? "" : shown(v.text) + " is no device";
+            return is_device(v.text) ? "" : shown(v.text) + " is not a device";
         case ValueKind::kDefaultDict:
             return v.text.empty() || factory_named(v.text) != nullptr
                        ? ""

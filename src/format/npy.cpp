@@ -66,9 +66,10 @@ public:
 
 private:
     Failure wrong(std::string_view what) const {
-        return fault(kReading, fmt::format("its header is no dictionary of NumPy's: {} (character "
-                                           "{} of {})",
-                                           what, at_, shown(text_)));
+        return fault(kReading,
+                     fmt::format("its header is not a dictionary of NumPy's: {} (character "
+                                 "{} of {})",
+                                 what, at_, shown(text_)));
     }
     void blanks() {
         while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) {
@@ -206,9 +207,9 @@ Result<std::uint64_t> header_bytes(std::span<const std::byte> start) {
     constexpr std::size_t kLengthAt = 8;
     if (start.size() < kLengthAt + 2 ||
         std::memcmp(start.data(), kMagic.data(), kMagic.size()) != 0) {
-        return fault(
-            kReading,
-            "this is no .npy file: it does not begin with \\x93NUMPY; give files of numpy.save()");
+        return fault(kReading,
+                     "this is not a .npy file: it does not begin with \\x93NUMPY; give files of "
+                     "numpy.save()");
     }
     const auto version = std::to_integer<unsigned>(start[kVersionAt]);
     if (version < 1 || version > 3) {

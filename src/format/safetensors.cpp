@@ -101,7 +101,7 @@ Result<void> check_tensors(std::vector<Tensor>& tensors) {
         const auto bytes = bytes_of(t.type, t.shape);
         const auto sum = bytes ? base::checked_add(total, *bytes) : std::nullopt;
         if (!sum || t.shape.size() > kRankMax || *sum > (std::uint64_t{1} << 62)) {
-            return fault(kWriting, fmt::format("tensor {}: shape [{}] of {} is no possible size",
+            return fault(kWriting, fmt::format("tensor {}: shape [{}] of {} is not a possible size",
                                                shown(t.name), fmt::join(t.shape, ", "),
                                                safetensors::name_of(t.type)));
         }

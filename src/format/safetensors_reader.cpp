@@ -55,7 +55,7 @@ public:
             return array ? wrong("it is a list, not an object") : begin_tensor();
         }
         if (in_metadata_) {
-            return "metadata " + shown(header.metadata.back().first) + " is no string";
+            return "metadata " + shown(header.metadata.back().first) + " is not a string";
         }
         const bool expects = field_ == Field::kShape || field_ == Field::kOffsets;
         if (array && expects && depth_ == 3) {
@@ -86,7 +86,7 @@ public:
             return {};
         }
         if (depth_ == 0) {
-            return "the header is no object of tensors";
+            return "the header is not an object of tensors";
         }
         if (depth_ == 1) {
             const bool absent = in_metadata_ && value.kind == JsonScalar::Kind::kNull;
@@ -125,7 +125,7 @@ private:
         const Tensor& t = header.tensors.back();
         const auto bytes = bytes_of(t.type, t.shape);
         if (!bytes) {
-            return wrong(fmt::format("shape [{}] of {} is no whole number of bytes below 2^61",
+            return wrong(fmt::format("shape [{}] of {} is not a whole number of bytes below 2^61",
                                      fmt::join(t.shape, ", "), safetensors::name_of(t.type)));
         }
         if (t.begin > t.end || t.end - t.begin != *bytes) {
@@ -139,7 +139,7 @@ private:
 
     std::string metadata_value(const JsonScalar& value) {
         if (value.kind != JsonScalar::Kind::kString) {
-            return "metadata " + shown(header.metadata.back().first) + " is no string";
+            return "metadata " + shown(header.metadata.back().first) + " is not a string";
         }
         header.metadata.back().second = std::move(*value.text);
         return {};
@@ -228,12 +228,12 @@ Result<std::uint64_t> header_bytes(std::span<const std::byte> head, std::uint64_
     std::memcpy(&n, head.data(), 8);
     if (n > kHeaderBytesMax) {
         return fault(kReading, fmt::format("its header would have {} bytes, and the format allows "
-                                           "{}: this is no safetensors file",
+                                           "{}: this is not a safetensors file",
                                            n, kHeaderBytesMax));
     }
     if (n > file_bytes - 8 || n < 2) {
         return fault(kReading, fmt::format("its header would have {} bytes, and the file has {} "
-                                           "in all: cut short, or no safetensors file",
+                                           "in all: cut short, or not a safetensors file",
                                            n, file_bytes));
     }
     return n;
@@ -246,7 +246,7 @@ Result<Header> parse_header(std::span<const std::byte> json, std::uint64_t file_
     const std::string_view text(reinterpret_cast<const char*>(json.data()), json.size());
     const std::size_t first = text.find_first_not_of(kBlanks);  // others read it with some in front
     if (first == std::string_view::npos || text[first] != '{') {
-        return fault(kReading, "the header does not begin with '{': no safetensors file", 8);
+        return fault(kReading, "the header does not begin with '{': not a safetensors file", 8);
     }
     Handler handler;
     PENSTOCK_CHECK(read_json(text, handler, kReading));

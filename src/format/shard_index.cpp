@@ -64,8 +64,8 @@ public:
             auto& [tensor, file] = index.weight_map.back();
             if (value.kind != Kind::kString || !is_plain_name(*value.text)) {
                 return not_read(fmt::format(
-                    "tensor {}: {} is no file name in the index's own folder", shown(tensor),
-                    value.kind == Kind::kString ? shown(*value.text) : "a number"));
+                    "tensor {}: {} is not the name of a file in the index's own folder",
+                    shown(tensor), value.kind == Kind::kString ? shown(*value.text) : "a number"));
             }
             file = std::move(*value.text);
         } else if (depth_ == 2 && section_ == "metadata" && field_ == kMarkKey) {

@@ -133,8 +133,9 @@ Result<void> check_version(ByteSource& source, const Archive& archive) {
                                        shown(digits), kVersionMax));
     }
     if (!version || *version < 1) {
-        return fault(kReading,
-                     fmt::format("its version of the format is {}, which is none", shown(digits)));
+        return fault(
+            kReading,
+            fmt::format("its version of the format is {}, not a number from 1 on", shown(digits)));
     }
     return {};
 }

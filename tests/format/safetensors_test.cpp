@@ -151,9 +151,9 @@ TEST(Safetensors, WhatCannotBeWrittenIsNamed) {
     EXPECT_THAT(error({{"__metadata__", ElementType::kU8, {}}}), HasSubstr("not allow this name"));
     EXPECT_THAT(error({{"\xff", ElementType::kU8, {}}}), HasSubstr("'\\xff'"));
     EXPECT_THAT(error({{"c", ElementType::kC128, {}}}), HasSubstr("no name for its type"));
-    EXPECT_THAT(error({{"c", ElementType::kF4E2M1, {1}}}), HasSubstr("no possible size"));
+    EXPECT_THAT(error({{"c", ElementType::kF4E2M1, {1}}}), HasSubstr("not a possible size"));
     EXPECT_THAT(error({{"c", ElementType::kU8, {1ULL << 40, 1ULL << 40}}}),
-                HasSubstr("no possible size"));
+                HasSubstr("not a possible size"));
 }
 
 TEST(Safetensors, HostileHeadersAreRefusedAndSayWhy) {
@@ -192,8 +192,8 @@ TEST(Safetensors, HostileHeadersAreRefusedAndSayWhy) {
         {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
          R"("a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})",
          2, "'a' comes twice"},
-        {R"({"__metadata__":{"a":1}})", 0, "metadata 'a' is no string"},
-        {R"({"__metadata__":{"a":["b"]}})", 0, "metadata 'a' is no string"},
+        {R"({"__metadata__":{"a":1}})", 0, "metadata 'a' is not a string"},
+        {R"({"__metadata__":{"a":["b"]}})", 0, "metadata 'a' is not a string"},
         {R"({"__metadata__":[]})", 0, "list"},
         {"{\"\xff\":1}", 0, "not JSON"},
         {R"({"a":{"x":)" + deep, 0, "nested deeper"},
@@ -206,7 +206,7 @@ TEST(Safetensors, HostileHeadersAreRefusedAndSayWhy) {
     }
     Bytes huge = file_of("{}");
     huge[7] = std::byte{0x7f};
-    EXPECT_THAT(why(read(huge)), HasSubstr("no safetensors file"));
+    EXPECT_THAT(why(read(huge)), HasSubstr("not a safetensors file"));
     EXPECT_THAT(why(read(Bytes(7))), HasSubstr("has 7 bytes"));
 }
 

@@ -350,7 +350,7 @@ TEST(Structure, WhatCannotBeSavedIsNamedByItsPlace) {
     t.tree.root = t.dict({{"opt", inner}});
     const Error error = error_of([&] { (void)t.state(); });
     EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr("state['opt'][1]: 'my.function' itself is no value"));
+    EXPECT_THAT(error.what(), HasSubstr("state['opt'][1]: 'my.function' itself is not a value"));
 }
 
 // It is in the structure of a `.pt` that was read, so that its tensors have names, and in nothing
@@ -416,11 +416,11 @@ TEST(Structure, HostileTextIsRefused) {
         {text(R"(["tuple",1],["tuple",0])"), "contains itself"},
         {text(R"(["OrderedDict",1],["list"])"), "attributes"},
         {text(R"(["OrderedDict",7])"), "not there"},
-        {text(R"(["OrderedDict",1],["dict",2,2],1)"), "no string"},
+        {text(R"(["OrderedDict",1],["dict",2,2],1)"), "not a string"},
         {text(R"(["defaultdict","eval"])"), "not allowed"},
         {text(R"(["Size",1],1.5)"), "extent"},
-        {text(R"(["dtype","__builtins__"])"), "no dtype"},
-        {text(R"(["device","a b"])"), "no device"},
+        {text(R"(["dtype","__builtins__"])"), "not a dtype"},
+        {text(R"(["device","a b"])"), "not a device"},
         {text(R"(["tensor",0])"), "not there"},
         {text(R"(["bytes","a"])"), "form"},
         {text(R"(["bytes","YQ=a"])"), "form"},

@@ -132,7 +132,7 @@ ValueId PickleCalls::global(std::string_view module, std::string_view given) {
 
 ValueId PickleCalls::call(ValueId function, ValueId arguments) {
     if (!is(function, ValueKind::kGlobal) || !is(arguments, ValueKind::kTuple)) {
-        return refused("something that is no function is called");
+        return refused("something that is not a function is called");
     }
     const std::int64_t which = tree_.at(function).integer;
     const Items items = tree_.at(arguments).items;
@@ -184,7 +184,7 @@ ValueId PickleCalls::call(ValueId function, ValueId arguments) {
 
 ValueId PickleCalls::collection(ValueKind kind, const Items& items) {
     if (items.size() != 1 || !is(items[0], ValueKind::kList)) {
-        return refused("a set is made of something that is no list");
+        return refused("a set is made of something that is not a list");
     }
     if (!may_copy(tree_.at(items[0]).items.size())) {
         return refused(kTooMany);
@@ -198,7 +198,7 @@ ValueId PickleCalls::collection(ValueKind kind, const Items& items) {
 ValueId PickleCalls::ordered_dict(const Items& items) {
     Value value = make_value(ValueKind::kOrderedDict);
     if (items.size() > 1 || (items.size() == 1 && !is(items[0], ValueKind::kList))) {
-        return refused("an OrderedDict is made of something that is no list of pairs");
+        return refused("an OrderedDict is made of something that is not a list of pairs");
     }
     const Items pairs = items.empty() ? Items() : tree_.at(items[0]).items;
     if (!may_copy(2 * pairs.size())) {
@@ -208,7 +208,7 @@ ValueId PickleCalls::ordered_dict(const Items& items) {
         const Value& two = tree_.at(pair);
         if ((two.kind != ValueKind::kList && two.kind != ValueKind::kTuple) ||
             two.items.size() != 2) {
-            return refused("an OrderedDict is made of something that is no list of pairs");
+            return refused("an OrderedDict is made of something that is not a list of pairs");
         }
         value.items.insert(value.items.end(), two.items.begin(), two.items.end());
     }
@@ -231,7 +231,7 @@ ValueId PickleCalls::default_dict(const Items& items) {
 
 ValueId PickleCalls::counter(const Items& items) {
     if (items.size() > 1 || (items.size() == 1 && !is(items[0], ValueKind::kDict))) {
-        return refused("a Counter is made of something that is no dict");
+        return refused("a Counter is made of something that is not a dict");
     }
     Value value = make_value(ValueKind::kCounter);
     if (items.size() == 1) {
@@ -270,7 +270,7 @@ ValueId PickleCalls::bytearray_of(ValueId bytes) {
 ValueId PickleCalls::held(ValueKind kind, const Items& items) {
     const bool of_bytes = items.size() == 1 && is(items[0], ValueKind::kBytes);
     if (!items.empty() && !of_bytes) {
-        return refused("a bytearray, or a pickle in it, is made of something that is no bytes");
+        return refused("a bytearray, or a pickle in it, is made of something that is not bytes");
     }
     if (of_bytes && !may_copy(tree_.at(items[0]).text.size())) {
         return refused(kTooMany);
@@ -431,8 +431,8 @@ ValueId PickleCalls::persistent(ValueId id) {
         return damaged(fmt::format("storage {} has an impossible size", shown(key)));
     }
     if (!is_device(location)) {
-        return refused(fmt::format("storage {} was on {}, which is no device that is known",
-                                   shown(key), shown(location)));
+        return refused(fmt::format("storage {} was on {}, which is not a known device", shown(key),
+                                   shown(location)));
     }
     const auto [known, fresh] =
         storages_.try_emplace(key, static_cast<std::int64_t>(tree_.storages.size()));

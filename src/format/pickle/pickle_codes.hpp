@@ -2,7 +2,12 @@
 // All codes of pickle, of protocols 0 to 5. Protocol 2 is written.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 
 namespace penstock::format::pickle {
 
@@ -76,5 +81,25 @@ enum Code : std::uint8_t {
     kNextBuffer = 0x97,
     kReadonlyBuffer = 0x98,
 };
+
+[[nodiscard]] constexpr bool is_code(std::uint64_t byte) {
+    constexpr std::string_view kLow = "().012BCFGIJKLMNPQRSTUVX]abcdeghijlopqrstu}";
+    return byte < 0x80 ? kLow.find(static_cast<char>(byte)) != std::string_view::npos
+                       : byte <= Code::kReadonlyBuffer;
+}
+
+/// Says why the reading of a pickle stopped at this byte.
+[[nodiscard]] inline std::string why_damaged(std::optional<std::uint64_t> byte, bool cut_short) {
+    if (byte && !is_code(*byte)) {
+        return fmt::format("byte 0x{:02x} is not a pickle opcode: the pickle is damaged", *byte);
+    }
+    if (cut_short) {
+        return "the pickle ends too soon: it is damaged";
+    }
+    return fmt::format(
+        "pickle opcode 0x{:02x} lacks a value that it takes, or its text is not "
+        "of its form: the pickle is damaged",
+        byte.value_or(0));
+}
 
 }  // namespace penstock::format::pickle

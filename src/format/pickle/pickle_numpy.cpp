@@ -46,7 +46,7 @@ void make_little(std::string& data, const std::string& type) {
 // dtype("f8", False, True); build() adds its byte order.
 ValueId PickleCalls::numpy_dtype(const Items& items) {
     if (items.empty() || !is(items[0], ValueKind::kString)) {
-        return refused("a NumPy type is made of something that is no name");
+        return refused("a NumPy type is made of something that is not a name");
     }
     return tree_.add(make_value(ValueKind::kNumpyDtype, tree_.at(items[0]).text));
 }

@@ -52,10 +52,7 @@ public:
                 return unsupported(kReading, unsupported_, begin);
             }
             if (!made) {
-                return fault(kReading,
-                             "the pickle ends too soon, has a code that is none, or takes what is "
-                             "not there: it is damaged",
-                             begin);
+                return fault(kReading, pickle::why_damaged(c, cut_short()), begin);
             }
             if (tree_.values.size() > kValuesMax) {
                 return unsupported(

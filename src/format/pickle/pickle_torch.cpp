@@ -131,7 +131,7 @@ ValueId PickleCalls::layout(const Items& items) {
                                  : std::string();
     if (!name.starts_with(kTorch) ||
         torch_constant(name.substr(kTorch.size())) != Constant::kLayout) {
-        return refused(fmt::format("{} is no layout of torch that is read", shown(name)));
+        return refused(fmt::format("{} is not a layout of torch that is read", shown(name)));
     }
     return tree_.add(make_value(ValueKind::kDtype, name.substr(kTorch.size())));
 }

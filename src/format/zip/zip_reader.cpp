@@ -35,7 +35,7 @@ Result<Bytes> fetch(ByteSource& source, std::uint64_t offset, std::uint64_t byte
     if (offset > size || bytes > size - offset) {
         return fault(kReading,
                      fmt::format("it points to {} bytes past the end of the file ({} "
-                                 "bytes): it was cut short, or is no zip",
+                                 "bytes): it was cut short, or is not a zip",
                                  bytes, size),
                      offset);
     }
@@ -183,13 +183,13 @@ Result<End> find_end(ByteSource& source) {
         PENSTOCK_TRY(exact, find_last_end(source, size, looks));
         if (!exact && size == source.size()) {
             return fault(kReading,
-                         "it has no end record: it was cut short, or is no zip (.pt files of "
+                         "it has no end record: it was cut short, or is not a zip (.pt files of "
                          "torch before 1.6 are not); copy or download it again");
         }
         if (!exact) {
             return fault(kReading,
-                         fmt::format("a zip begins at byte {}, and what lies before it is no whole "
-                                     "zip: it was cut short",
+                         fmt::format("a zip begins at byte {}, and what lies before it is not a "
+                                     "whole zip: it was cut short",
                                      size),
                          size);
         }
