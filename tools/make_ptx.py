@@ -100,7 +100,7 @@ def main():
     parser.add_argument("--environment", type=Path, default=ROOT / f".cache/nvcc-{RELEASE}", help="of nvcc")
     arguments = parser.parse_args()
     kernels = ROOT / "src/kernels"
-    # Where the PTX of each folder's kernels is kept.
+    # The PTX of the kernels of each folder is kept there.
     keeps = {kernels: kernels / "ptx", ROOT / "examples/cuda": ROOT / "examples/cuda"}
     every = [path for folder in keeps for path in sorted(folder.glob("*.cu"))]
     sources = [path.resolve() for path in arguments.files] or every

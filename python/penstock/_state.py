@@ -260,7 +260,8 @@ def torch_row(name: str, tensor: Any, types: Mapping[str, str] = _SAFETENSORS, v
         (_, _, shape, *data), extent = torch_row(name, tensor.view(torch.uint8), types, verb)  # of two F4 each
         return (name, "F4", [*shape[:-1], 2 * shape[-1]], *data), extent
     if tensor.layout is not torch.strided or dtype not in types:
-        where = ".safetensors" if types is _SAFETENSORS else "a .pt whose tensors come one after another"
+        one_by_one = "a .pt whose tensors come one after another; save a dict of them"
+        where = ".safetensors; save it as .pt" if types is _SAFETENSORS else one_by_one
         raise TypeError(f"{verb}: state[{shown(name)}]: a tensor of {dtype} ({tensor.layout}) has no form in {where}")
     if tensor.device.type == "meta":
         raise TypeError(f"{verb}: state[{shown(name)}]: the tensor is on the meta device and has no data")
@@ -284,7 +285,7 @@ def array_row(name: str, array: Any, verb: str = "save") -> Row:
 
     host = array.numpy() if isinstance(array, _core.Buffer) else numpy.asarray(array)
     if host.dtype.name not in _SAFETENSORS or not host.dtype.isnative:
-        raise TypeError(f"{verb}: state[{shown(name)}]: an array of {host.dtype} has no form in .safetensors")
+        raise TypeError(f"{verb}: state[{shown(name)}]: no .safetensors has {host.dtype}; give another dtype")
     extent = ("cpu", host.ctypes.data, host.nbytes)
     host = host if host.flags.c_contiguous else numpy.array(host, order="C")
     return (name, _SAFETENSORS[host.dtype.name], list(host.shape), host.ctypes.data, host), extent
