@@ -349,6 +349,8 @@ public:
     [[nodiscard]] std::vector<CheckpointInfo> best(
         const Metric& metric, std::size_t count = 1,
         std::vector<CheckpointInfo>* skipped = nullptr) const;
+    /// open(), pin() and remove() throw kInvalidArgument, with both names, where two checkpoints
+    /// have the generation: one was copied by hand. A Checkpoint opens one by its path.
     [[nodiscard]] Checkpoint open(std::uint64_t generation) const;
     /// Keeps a checkpoint whatever `keep` says, durably.
     void pin(std::uint64_t generation, bool pinned = true);

@@ -327,9 +327,10 @@ class CheckpointStore:
         self._store.open_newest(step, use, passed_over)
         if loaded:
             return loaded[0]
-        if step is not None and reasons:  # its generation raises what is wrong, with file, place and tensor
-            newest = max(int(name.split("-")[0]) for name in reasons)
-            return self.load(generation=newest, map_location=map_location, **how)
+        if step is not None and reasons:  # the newest raises what is wrong, with file, place and tensor
+            newest = max(reasons, key=lambda name: int(name.split("-")[0]))
+            with Checkpoint(os.path.join(self._folders[0], newest)) as checkpoint:
+                return checkpoint.load(map_location, **how)
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}{self._steps_for_message(step)}"
         but = "; ".join(f"'{name}': {why}" for name, why in reasons.items())
         why = (f", but {but}" if but else "") + "; list() names those that are there"

@@ -167,7 +167,8 @@ struct CheckpointStore::Impl {
             const auto checkpoints = store::scan_folder(files, folders.front()).checkpoints;
             const auto end = std::find_if(
                 checkpoints.rbegin(), checkpoints.rend(), [&](const CheckpointEntry& entry) {
-                    if ((step && entry.step != *step) || out.has_passed_over(entry.generation)) {
+                    if ((step && entry.step != *step) ||
+                        out.has_passed_over(join(folders.front(), entry.name))) {
                         return false;
                     }
                     out.found = look_at(entry, unreadable, use);
@@ -236,10 +237,11 @@ struct CheckpointStore::Impl {
     [[nodiscard]] CheckpointEntry entry_of(const std::string& operation,
                                            std::uint64_t generation) const {
         const auto checkpoints = store::scan_folder(files, folders.front()).checkpoints;
-        const auto found =
-            std::find_if(checkpoints.begin(), checkpoints.end(),
-                         [&](const auto& entry) { return entry.generation == generation; });
-        if (found == checkpoints.end()) {
+        auto same = store::of_generation(checkpoints, generation);
+        if (same.size() > 1) {
+            refuse(operation, folders.front(), store::why_not_one(same));
+        }
+        if (same.empty()) {
             refuse(operation, folders.front(),
                    fmt::format("there is no checkpoint of generation {}; there are {}", generation,
                                checkpoints.empty() ? "none"
@@ -247,7 +249,7 @@ struct CheckpointStore::Impl {
                                                                  checkpoints.size(),
                                                                  checkpoints.back().generation)));
         }
-        return *found;
+        return std::move(same.front());
     }
 
     // Finds the checkpoint whose shards may be linked: the newest whole one. Another one may be in
@@ -266,7 +268,8 @@ struct CheckpointStore::Impl {
             reported.append(note,
                             {fmt::format("nothing is linked to it: {}", looked.refused->what())});
         }
-        if (auto& found = looked.found; found && !read_back->is_damaged(found->info.generation)) {
+        if (auto& found = looked.found;
+            found && !read_back->is_damaged(base::last_name(found->info.path))) {
             last = {std::move(found->manifest), found->info.path, found->manifest_hash};
         }
     }

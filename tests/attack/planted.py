@@ -37,6 +37,7 @@ DEFECTS = {
     "unseen_change": Defect("changing", "sums of a save are made before the write, and not compared after it"),
     "whole_storages": Defect("changing", "StepOverlap takes the whole storage of a parameter for its own"),
     "foreign_parts": Defect("shared_drive", "shards of all stores on a shared drive are taken for this store's"),
+    "copied_checkpoint": Defect("shared_drive", "shards go with their checkpoint though a copy of it leads to them"),
     "moved_checkpoint": Defect("shared_drive", "shards go when no checkpoint in the first folder leads to them"),
     "slice_offset": Defect("into", "a slice of a tensor begins one element too early"),
     "unchecked_manifest": Defect("manifest", "the checksum of a manifest is not compared"),

@@ -41,6 +41,7 @@ class Scene:
         self.marks = self.moves = 0
         self.content = {}  # path of a first folder: {generation: mark}
         self.single = {}  # path of a checkpoint that was moved out of its store: mark
+        self.copies = {}  # path of a copy of a checkpoint in its store: mark
         for name in STRANGERS:
             os.makedirs(os.path.dirname(f"{self.drive}/{name}"), exist_ok=True)
             with open(f"{self.drive}/{name}", "w") as file:
@@ -79,15 +80,16 @@ class Scene:
 
         def save(store):
             generation = store.save(state_of(mark), step=mark).generation
-            return f"{generation} {' '.join(str(info.generation) for info in store.list())}"
+            return f"{generation} {' '.join(os.path.basename(info.path) for info in store.list())}"
 
         answer = self.act(path, save, **({"keep": keep} if keep else {}))
         if answer is not None:
-            generation, *left = map(int, answer.split())
-            content = {**self.content.get(path, {}), generation: mark}
+            generation, *names = answer.split()
+            content = {**self.content.get(path, {}), int(generation): mark}
+            left = [number for number in content if self.name(number, content[number]) in names]
             kept = sorted(content)[-(keep or len(content)) :]
             self.run.check(set(kept) <= set(left), f"{path}: {left} is left of {sorted(content)}, with keep={keep}")
-            self.content[path] = {number: content[number] for number in left if number in content}
+            self.content[path] = {number: content[number] for number in left}
             self.gone(content.items() - self.content[path].items())
 
     def collect(self):
@@ -118,11 +120,19 @@ class Scene:
         for path, content in self.content.items():
             self.content[path] = dict(content.items() - checkpoints)
 
+    @staticmethod
+    def name(generation, mark):
+        return f"{generation:08}-step-{mark}"
+
+    def renamed(self, path, there):
+        os.rename(path, there)
+        self.content[there] = self.content.pop(path)
+        self.copies = {copy.replace(f"{path}/", f"{there}/"): mark for copy, mark in self.copies.items()}
+
     def archived(self, path):
         """The first folder moves away; the next save at its path begins a store of its own."""
         there = self.away()
-        os.rename(path, there)
-        self.content[there] = self.content.pop(path)
+        self.renamed(path, there)
         self.run.note("archived", os.path.basename(path), os.path.basename(there))
 
     def away(self):
@@ -142,8 +152,7 @@ class Scene:
             there = self.run.random.choice(others)
             if path in self.content:
                 self.archived(path)
-            os.rename(there, path)
-            self.content[path] = self.content.pop(there)
+            self.renamed(there, path)
             self.run.note("restored", os.path.basename(there), os.path.basename(path))
 
     def copy(self):
@@ -162,7 +171,7 @@ class Scene:
         if not content:
             return
         generation = self.run.random.choice(sorted(content))
-        name = f"{generation:08}-step-{content[generation]}"
+        name = self.name(generation, content[generation])
         there = self.away()
         os.rename(f"{path}/{name}", there)
         self.single[there] = content.pop(generation)
@@ -172,23 +181,28 @@ class Scene:
         self.run.note("moved out", name, os.path.basename(path))
 
     def copy_within(self):
-        """`cp -a` of a checkpoint under another name, as a way back to an older step. It leads to the same shards."""
+        """`cp -a` of a checkpoint under another name, as a way back to an older step: another number, the same with
+        another step, or a word. It leads to the same shards, and keeps them when the original goes."""
         path = self.run.random.choice(self.live())
         content = self.content.get(path)
         if not content:
             return
         generation = self.run.random.choice(sorted(content))
-        name = f"{generation:08}-step-{content[generation]}"
+        name = self.name(generation, content[generation])
         there = [int(other[:8]) for other in os.listdir(path) if other[:8].isdigit()]
         number = max(there) + self.run.random.choice([1, 4])
-        shutil.copytree(f"{path}/{name}", f"{path}/{number:08}-step-0", symlinks=True)
-        self.run.note("copied within", os.path.basename(path), name, number)
+        kind = self.run.random.choice(["number", "double", "word"])
+        copy = {"number": f"{number:08}-step-0", "double": f"{generation:08}-step-{number + 10**6}"}.get(kind)
+        copy = f"{path}/{copy or f'best{number}'}"
+        shutil.copytree(f"{path}/{name}", copy, symlinks=True)
+        self.copies[copy] = content[generation]
+        self.run.note("copied within", os.path.basename(path), name, os.path.basename(copy))
 
         def remove_copy(store):
             store.remove(number)
             return "done"
 
-        if self.run.random.random() < 0.5:  # otherwise it goes as older ones do
+        if kind == "number" and self.run.random.random() < 0.5:  # otherwise it goes as older ones do
             self.act(path, remove_copy)
 
     # ---- what must hold
@@ -198,29 +212,29 @@ class Scene:
             self.run.check(os.path.exists(f"{self.drive}/{name}"), f"a file of somebody else is gone: {name}")
         for path, content in self.content.items():
             Process(lambda path=path, content=content: self.check_store(path, content)).end()
-        if self.single:
-            Process(self.check_single).end()
+        self.copies = {path: mark for path, mark in self.copies.items() if os.path.exists(path)}
+        if self.single or self.copies:
+            Process(self.check_others).end()
 
-    def check_single(self):
+    def check_others(self):
         for path, mark in self.single.items():
-            try:
-                with penstock.Checkpoint(path) as checkpoint:
-                    state = checkpoint.load()
-            except Exception as error:
-                self.run.check(False, f"wrong bytes: a checkpoint that was moved out has lost data: {error}")
-            for name, tensor in state_of(mark).items():
-                self.run.check(torch.equal(state[name], tensor), f"wrong bytes in {name} of one that was moved out")
+            self.check_one(path, mark, "a checkpoint that was moved out")
+        for path, mark in self.copies.items():
+            self.check_one(path, mark, f"the copy {os.path.basename(path)}")
 
     def check_store(self, path, content):
-        with penstock.CheckpointStore(self.folders(path)) as store:
-            for generation, mark in content.items():
-                what = f"generation {generation} of {os.path.basename(path)}"
-                try:
-                    state = store.load(generation=generation)
-                except Exception as error:
-                    self.run.check(False, f"wrong bytes: {what} has lost data: {error}")
-                for name, tensor in state_of(mark).items():
-                    self.run.check(torch.equal(state[name], tensor), f"wrong bytes in {name} of {what}")
+        for generation, mark in content.items():
+            what = f"generation {generation} of {os.path.basename(path)}"
+            self.check_one(f"{path}/{self.name(generation, mark)}", mark, what)
+
+    def check_one(self, path, mark, what):
+        try:
+            with penstock.Checkpoint(path) as checkpoint:
+                state = checkpoint.load()
+        except Exception as error:
+            self.run.check(False, f"wrong bytes: {what} has lost data: {error}")
+        for name, tensor in state_of(mark).items():
+            self.run.check(torch.equal(state[name], tensor), f"wrong bytes in {name} of {what}")
 
 
 def attack(run):

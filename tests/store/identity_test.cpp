@@ -6,7 +6,7 @@
 
 #include "base/path.hpp"
 #include "store/identity/ownership.hpp"
-#include "store/keep/removal.hpp"
+#include "store/identity/parts_name.hpp"
 #include "store/keep/store_folder.hpp"
 #include "store/store_support.hpp"
 #include "stream/checksum.hpp"

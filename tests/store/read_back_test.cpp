@@ -168,6 +168,20 @@ TEST_F(ReadBack, AVerifyCounts) {
 }
 
 // A generation of the same number is another checkpoint there.
+// A shard of the one that is known to be good went since: it counts no more.
+TEST_F(ReadBack, OneThatIsNotWholeAnyMoreIsNotGood) {
+    CheckpointStore store = this->store({.keep = 1, .incremental = false});
+    save(store);
+    save(store);
+    save(store);
+    ASSERT_THAT(there(store), ElementsAre(2U, 3U));
+    rig_.files().remove(store.list().front().path + "/shard-00001.safetensors");
+    breaks_ = true;
+    EXPECT_TRUE(support::error_of([&] { return save(store); }));
+    EXPECT_THAT(there(store), ::testing::Contains(3U));
+    EXPECT_TRUE(store.open(3).verify().empty());
+}
+
 TEST_F(ReadBack, NothingIsKnownOfAFolderThatCameInItsPlace) {
     CheckpointStore store = this->store();
     save(store);

@@ -6,11 +6,12 @@
 
 #include <penstock/checkpoint.hpp>
 
-#include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace penstock::store {
@@ -41,23 +42,24 @@ struct DamagedCheckpoint {
     return [&progress, bytes](std::uint64_t, std::uint64_t) { return progress(bytes, bytes); };
 }
 
+/// By name: two folders may have one generation, where one was copied by hand.
 class ReadBack {
 public:
-    void found_good(std::uint64_t generation) {
+    void found_good(std::string_view name) {
         const std::lock_guard guard(mutex_);
-        good_.insert(generation);
-        damaged_.erase(generation);
+        good_.emplace(name);
+        erase(damaged_, name);
     }
-    void found_damaged(std::uint64_t generation) {
+    void found_damaged(std::string_view name) {
         const std::lock_guard guard(mutex_);
-        damaged_.insert(generation);
-        good_.erase(generation);
+        damaged_.emplace(name);
+        erase(good_, name);
     }
-    /// A new checkpoint of this number was saved.
-    void forget(std::uint64_t generation) {
+    /// A new checkpoint of this name was saved, or the one that had it was removed.
+    void forget(std::string_view name) {
         const std::lock_guard guard(mutex_);
-        good_.erase(generation);
-        damaged_.erase(generation);
+        erase(good_, name);
+        erase(damaged_, name);
     }
     /// The store's folder is another one now.
     void forget_all() {
@@ -65,19 +67,25 @@ public:
         good_.clear();
         damaged_.clear();
     }
-    [[nodiscard]] bool is_good(std::uint64_t generation) const {
+    [[nodiscard]] bool is_good(std::string_view name) const {
         const std::lock_guard guard(mutex_);
-        return good_.contains(generation);
+        return good_.contains(name);
     }
-    [[nodiscard]] bool is_damaged(std::uint64_t generation) const {
+    [[nodiscard]] bool is_damaged(std::string_view name) const {
         const std::lock_guard guard(mutex_);
-        return damaged_.contains(generation);
+        return damaged_.contains(name);
     }
 
 private:
+    using Names = std::set<std::string, std::less<>>;
+    static void erase(Names& names, std::string_view name) {
+        if (const auto found = names.find(name); found != names.end()) {
+            names.erase(found);
+        }
+    }
     mutable std::mutex mutex_;
-    std::set<std::uint64_t> good_;
-    std::set<std::uint64_t> damaged_;
+    Names good_;
+    Names damaged_;
 };
 
 }  // namespace penstock::store

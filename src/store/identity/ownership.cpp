@@ -4,7 +4,7 @@
 #include "base/path.hpp"
 #include "base/raise.hpp"
 #include "base/random.hpp"
-#include "store/keep/removal.hpp"
+#include "store/identity/parts_name.hpp"
 #include "store/keep/store_folder.hpp"
 #include "stream/checksum.hpp"
 #include "stream/when_room.hpp"

@@ -5,9 +5,9 @@
 #include "base/path.hpp"
 #include "base/planted.hpp"
 #include "base/raise.hpp"
-#include "base/text/hex.hpp"
-#include "store/keep/store_folder.hpp"
+#include "store/identity/parts_name.hpp"
 #include "store/manifest/stock_index.hpp"
+#include "store/keep/store_folder.hpp"
 #include "store/stuck/folder_content.hpp"
 #include "stream/checksum.hpp"
 
@@ -31,7 +31,6 @@ struct OwnFolder {
 
 namespace {
 
-constexpr std::size_t kRandomDigits = 8;
 constexpr int kHiddenMax = 100;  // names of one checkpoint that is removed, and was again
 
 // The digits that earlier versions had in place of the identity.
@@ -39,38 +38,6 @@ std::string path_digits(const std::string& store_folder) {
     std::string digits;
     base::append_hex(digits, stream::content_hash(std::as_bytes(std::span(store_folder))));
     return digits;
-}
-
-// "<checkpoint>.<identity><8 digits>", or that after ".unfinished-"; all empty for any other name.
-struct PartsName {
-    bool is_unfinished = false;
-    std::string_view checkpoint;
-    std::string_view identity;
-    std::string_view path_digits;  // of an earlier version, which had these and no identity
-};
-
-PartsName split_parts(std::string_view name) {
-    const bool is_unfinished = name.starts_with(kUnfinishedPrefix);
-    name.remove_prefix(is_unfinished ? kUnfinishedPrefix.size() : 0);
-    const std::size_t dot = name.rfind('.');
-    if (dot == std::string_view::npos ||
-        name.find_first_not_of("0123456789abcdef", dot + 1) != std::string_view::npos ||
-        !parse_checkpoint_name(name.substr(0, dot))) {
-        return {};
-    }
-    const std::string_view digits = name.substr(dot + 1);
-    if (digits.size() == kIdentityDigits + kRandomDigits) {
-        return {.is_unfinished = is_unfinished,
-                .checkpoint = name.substr(0, dot),
-                .identity = digits.substr(0, kIdentityDigits),
-                .path_digits = {}};
-    }
-    if (digits.size() == base::kHexDigits + kRandomDigits && !is_unfinished) {
-        return {.checkpoint = name.substr(0, dot),
-                .identity = {},
-                .path_digits = digits.substr(0, base::kHexDigits)};
-    }
-    return {};
 }
 
 bool is_of(const PartsName& parts, const std::string& identity) {
@@ -156,21 +123,6 @@ std::string made_by_no_save(const Folder& folder) {
 }
 
 }  // namespace
-
-std::string parts_name(std::string_view checkpoint, std::string_view identity,
-                       std::uint64_t random) {
-    std::string digits;
-    base::append_hex(digits, random);
-    return fmt::format("{}.{}{}", checkpoint, identity, digits.substr(0, kRandomDigits));
-}
-
-std::string unfinished_parts_name(std::string_view parts) {
-    return fmt::format("{}{}", kUnfinishedPrefix, parts);
-}
-
-std::string_view identity_of_parts(std::string_view name) {
-    return split_parts(name).identity;
-}
 
 std::string why_not_own(const Folder& store, const std::string& checkpoint) {
     const OwnFolder own = look(store, checkpoint);
@@ -349,8 +301,10 @@ void Remover::report_foreign_parts(const Folder& checkpoint, const std::string& 
 // another name shares them with its original, wherever that is by now. So does one that cannot be
 // removed, when its copy has come back under its name.
 bool Remover::has_parts_alone(const Folder& store, const std::string& hidden,
-                              const std::string& checkpoint, const std::string& parts) const {
-    if (!is_hidden_name_of(hidden, checkpoint)) {
+                              const std::string& checkpoint, const Manifest& manifest,
+                              const std::string& parts) const {
+    if (!is_hidden_name_of(hidden, checkpoint) ||
+        (is_copied(store, hidden, manifest, parts) && !base::planted("copied_checkpoint"))) {
         return false;
     }
     if (!status_of(store, checkpoint)) {
@@ -364,6 +318,32 @@ bool Remover::has_parts_alone(const Folder& store, const std::string& hidden,
     }
 }
 
+// Whether links of another folder here lead to shards of the manifest: a copy, whatever its name.
+// One link is asked for: those of a checkpoint lead to its own shards, or all to those of its
+// original. What goes as well does not count.
+bool Remover::is_copied(const Folder& store, const std::string& hidden, const Manifest& manifest,
+                        const std::string& parts) const {
+    const auto shard =
+        std::find_if(manifest.shards.begin(), manifest.shards.end(), [&](const Shard& one) {
+            return one.folder != 0 && manifest.folders.at(one.folder) == parts;
+        });
+    if (shard == manifest.shards.end()) {
+        return false;
+    }
+    const std::string there = join(parts, shard->file);
+    const std::vector<std::string> names = store.list();
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+        const std::string path = join(store.path(), name);
+        try {
+            return name != hidden &&
+                   (!hidden_generation(name) || is_there(files_, join(path, kPinnedName))) &&
+                   files_.resolve(join(path, shard->file)) == there;
+        } catch (const Error&) {  // a folder without permission, or a loop of links
+            return false;
+        }
+    });
+}
+
 // Removes the shards of a checkpoint in other folders, durably. What is not this store's stays, and
 // is reported by its links, as what a copy shares with its original. False: some of its own are
 // still there.
@@ -375,7 +355,7 @@ bool Remover::take_named_parts(const Folder& store, const std::string& hidden,
         const auto base = std::find(folders_.begin() + 1, folders_.end(), base::folder_of(path));
         const std::string name(base::last_name(path));
         if (base == folders_.end() || split_parts(name).checkpoint != checkpoint ||
-            !has_parts_alone(store, hidden, checkpoint, path)) {
+            !has_parts_alone(store, hidden, checkpoint, manifest, path)) {
             continue;
         }
         const Folder other = open_if_there(files_, *base);
@@ -450,20 +430,23 @@ std::string Remover::hide(const Folder& store, const std::string& checkpoint) {
     return {};
 }
 
-// A pin in a folder that goes: hide() was killed before it gave the name back. What takes a pinned
-// one away removes the pin first.
-bool Remover::put_back_pinned(const Folder& store, const std::string& name) {
+// A pin in a folder that goes: hide() was killed before it gave the name back. It gets its name, or
+// stays where another one has it. What takes a pinned one away removes the pin first.
+bool Remover::keep_pinned(const Folder& store, const std::string& name) {
     const OwnFolder own = look(store, name);
-    if (!name.starts_with(kRemovedPrefix) || !own.why.empty() ||
-        !is_file(own.folder, kPinnedName) || !look_into(name).why.empty()) {
+    const auto had = removed_checkpoint(name);
+    if (!had || !own.why.empty() || !is_file(own.folder, kPinnedName) ||
+        !look_into(name).why.empty()) {
         return false;
     }
-    const Manifest manifest = read_manifest(engine_, files_, join(store.path(), name));
-    const std::string checkpoint = checkpoint_name(manifest.generation, manifest.step);
-    if (!is_hidden_name_of(name, checkpoint) || status_of(store, checkpoint)) {
-        return false;
+    if (status_of(store, had->name)) {
+        leave(store, name,
+              fmt::format("it is pinned, and another folder has its name, '{}'; delete one of the "
+                          "two yourself",
+                          had->name));
+        return true;
     }
-    store.rename(name, checkpoint);
+    store.rename(name, had->name);
     store.sync();
     return true;
 }
@@ -493,9 +476,8 @@ std::uint64_t Remover::collect() {
     const FolderScan scan = scan_names(store.list());
     std::uint64_t freed = 0;
     for (const std::string& name : scan.leftovers) {
-        freed += attempt(join(store.path(), name), [&] {
-            return put_back_pinned(store, name) ? 0 : remove_hidden(store, name);
-        });
+        freed += attempt(join(store.path(), name),
+                         [&] { return keep_pinned(store, name) ? 0 : remove_hidden(store, name); });
     }
     for (std::size_t i = 1; i < folders_.size(); ++i) {
         freed += attempt(folders_[i], [&] { return collect_parts(store, i); });

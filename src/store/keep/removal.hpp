@@ -19,7 +19,8 @@
 //                                the same, of a save that was killed: no manifest names it yet
 //
 // Shards with their final name that no manifest here names are those of a checkpoint that was moved
-// elsewhere, or removed by hand. They are reported and left.
+// elsewhere, or removed by hand. They are reported and left. So are those that links of another
+// folder here lead to, whatever its name: a checkpoint that was copied by hand.
 //
 // Anything of another identity, or of one that cannot be read, is reported and left. All is done
 // through open folders (FileSystem::open_folder), so that no other process can put a link in the
@@ -42,15 +43,6 @@
 #include <vector>
 
 namespace penstock::store {
-
-/// The shards of a checkpoint that lie in another of the store's folders lie in
-/// "<checkpoint>.<32 digits, the store's identity><8 random digits>" there.
-[[nodiscard]] std::string parts_name(std::string_view checkpoint, std::string_view identity,
-                                     std::uint64_t random);
-/// The name of that folder until the manifest that names it is durable.
-[[nodiscard]] std::string unfinished_parts_name(std::string_view parts);
-/// The identity in either name; empty for any other one.
-[[nodiscard]] std::string_view identity_of_parts(std::string_view name);
 
 /// Empty, or why a name in a store's folder is no checkpoint of the store's own ("it is a symbolic
 /// link"). Throws Error if that cannot be found out.
@@ -98,11 +90,13 @@ private:
                        bool but_manifest = false);
     std::uint64_t remove_hidden(const Folder& store, const std::string& name);
     [[nodiscard]] bool has_parts_alone(const Folder& store, const std::string& hidden,
-                                       const std::string& checkpoint,
+                                       const std::string& checkpoint, const Manifest& manifest,
                                        const std::string& parts) const;
+    [[nodiscard]] bool is_copied(const Folder& store, const std::string& hidden,
+                                 const Manifest& manifest, const std::string& parts) const;
     bool take_named_parts(const Folder& store, const std::string& hidden, const Manifest& manifest,
                           std::uint64_t& freed);
-    bool put_back_pinned(const Folder& store, const std::string& name);
+    bool keep_pinned(const Folder& store, const std::string& name);
     void report_foreign_parts(const Folder& checkpoint, const std::string& name);
     void report_other_stores(const Folder& other, std::span<const std::string> names);
     void report_moved(const Folder& other, std::span<const std::string> names);

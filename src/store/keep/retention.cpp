@@ -11,6 +11,7 @@
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 namespace penstock::store {
@@ -75,10 +76,15 @@ std::vector<std::size_t> outdated(std::span<const CheckpointInfo> checkpoints,
     }
     std::vector<bool> kept(checkpoints.size(), false);
     const auto keep_first = [&](std::size_t count, const auto& indices) {
-        std::size_t whole = 0;
-        for (auto i = indices.begin(); i != indices.end() && whole < count; ++i) {
-            kept[*i] = true;
-            whole += checkpoints[*i].problem.empty() ? 1 : 0;
+        std::set<std::uint64_t> whole;
+        for (const std::size_t i : indices) {
+            const CheckpointInfo& info = checkpoints[i];
+            if (whole.size() < count || whole.contains(info.generation)) {
+                kept[i] = true;
+                if (info.problem.empty()) {
+                    whole.insert(info.generation);
+                }
+            }
         }
     };
     keep_first(keep, newest_first(checkpoints.size()));
@@ -108,7 +114,7 @@ void Retention::remember(const std::string& name, const Manifest& manifest, std:
 }
 
 void Retention::saved(const std::string& name, const Manifest& manifest, std::uint64_t hash) {
-    read_back_.forget(manifest.generation);
+    read_back_.forget(name);
     ++saves_since_;
     remember(name, manifest, hash);
 }
@@ -154,9 +160,12 @@ std::vector<std::size_t> Retention::choose(std::span<const CheckpointEntry> chec
     return store::outdated(infos, options_);
 }
 
-std::optional<std::size_t> Retention::known_good(std::span<const CheckpointInfo> infos) const {
+// One that was read, and of which nothing went since.
+std::optional<std::size_t> Retention::known_good(std::span<const CheckpointEntry> checkpoints,
+                                                 std::span<const CheckpointInfo> infos) {
     for (std::size_t i = infos.size(); i-- > 0;) {
-        if (infos[i].problem.empty() && read_back_.is_good(infos[i].generation)) {
+        if (infos[i].problem.empty() && read_back_.is_good(checkpoints[i].name) &&
+            is_whole(checkpoints[i])) {
             return i;
         }
     }
@@ -167,7 +176,7 @@ std::optional<std::size_t> Retention::known_good(std::span<const CheckpointInfo>
 std::optional<std::size_t> Retention::find_good(std::span<const CheckpointEntry> checkpoints,
                                                 std::vector<CheckpointInfo>& infos,
                                                 const Read& read, Outdated& out) {
-    const std::optional<std::size_t> known = known_good(infos);
+    const std::optional<std::size_t> known = known_good(checkpoints, infos);
     if (known && (*known == infos.size() - 1 || saves_since_ < kSavesPerReadBack)) {
         return known;
     }
@@ -180,10 +189,10 @@ std::optional<std::size_t> Retention::find_good(std::span<const CheckpointEntry>
         try {
             const std::vector<CheckpointProblem> problems = read(path);
             if (problems.empty()) {
-                read_back_.found_good(infos[i].generation);
+                read_back_.found_good(checkpoints[i].name);
                 return i;
             }
-            read_back_.found_damaged(infos[i].generation);
+            read_back_.found_damaged(checkpoints[i].name);
             infos[i].problem = "it is damaged";
             out.damaged.push_back({path, problems.front()});
         } catch (const Error& error) {
@@ -222,7 +231,7 @@ std::vector<CheckpointInfo> Retention::own(std::span<const CheckpointEntry> chec
             left.push_back(fmt::format("'{}' was left: {}", path, why));
         }
         infos[i].problem = std::move(why);
-        if (infos[i].problem.empty() && read_back_.is_damaged(infos[i].generation)) {
+        if (infos[i].problem.empty() && read_back_.is_damaged(checkpoints[i].name)) {
             infos[i].problem = "it is damaged";
         }
     }
@@ -233,13 +242,15 @@ std::vector<CheckpointInfo> Retention::own(std::span<const CheckpointEntry> chec
 void Retention::check_first(std::size_t count, std::span<const std::size_t> indices,
                             std::span<const CheckpointEntry> checkpoints,
                             std::vector<CheckpointInfo>& infos) {
-    std::size_t whole = 0;
-    for (std::size_t k = 0; k < indices.size() && whole < count; ++k) {
+    std::set<std::uint64_t> whole;  // two of one generation count once
+    for (std::size_t k = 0; k < indices.size() && whole.size() < count; ++k) {
         CheckpointInfo& info = infos[indices[k]];
         if (info.problem.empty() && !is_whole(checkpoints[indices[k]])) {
             info.problem = "it is not whole";
         }
-        whole += info.problem.empty() ? 1 : 0;
+        if (info.problem.empty()) {
+            whole.insert(info.generation);
+        }
     }
 }
 

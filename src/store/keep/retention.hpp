@@ -37,7 +37,8 @@ namespace penstock::store {
 /// newest whole ones (0: none is removed), not among the `keep_best` best whole ones, not the
 /// newest whole one of a step that `keep_every_steps` divides, and neither pinned nor of a
 /// generation that `keep_every` divides (0: none). A checkpoint with a problem does not count as
-/// kept, and is not removed early: a folder that is missing today may be there tomorrow.
+/// kept, and is not removed early: a folder that is missing today may be there tomorrow. Two of one
+/// generation (a folder was copied by hand) count once: neither goes because of the other.
 [[nodiscard]] std::vector<std::size_t> outdated(std::span<const CheckpointInfo> checkpoints,
                                                 const StoreOptions& options);
 
@@ -72,7 +73,10 @@ public:
 
     /// A new checkpoint. `hash`: stream::content_hash() of the manifest's text.
     void saved(const std::string& name, const Manifest& manifest, std::uint64_t hash);
-    void forget(const std::string& name) { known_.erase(name); }
+    void forget(const std::string& name) {
+        known_.erase(name);
+        read_back_.forget(name);
+    }
     /// The store's folder is another one now: what was read of the one before says nothing of it.
     void forget_all() {
         known_.clear();
@@ -99,7 +103,7 @@ private:
     [[nodiscard]] std::vector<std::size_t> choose(std::span<const CheckpointEntry> checkpoints,
                                                   std::vector<CheckpointInfo>& infos);
     [[nodiscard]] std::optional<std::size_t> known_good(
-        std::span<const CheckpointInfo> infos) const;
+        std::span<const CheckpointEntry> checkpoints, std::span<const CheckpointInfo> infos);
     [[nodiscard]] std::optional<std::size_t> find_good(std::span<const CheckpointEntry> checkpoints,
                                                        std::vector<CheckpointInfo>& infos,
                                                        const Read& read, Outdated& out);

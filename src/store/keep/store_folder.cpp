@@ -16,7 +16,9 @@
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
+#include <iterator>
 #include <span>
+#include <utility>
 
 namespace penstock::store {
 
@@ -90,14 +92,22 @@ std::string removed_name(std::string_view checkpoint) {
     return fmt::format("{}{}", kRemovedPrefix, checkpoint);
 }
 
+std::optional<CheckpointEntry> removed_checkpoint(std::string_view hidden) {
+    if (!hidden.starts_with(kRemovedPrefix)) {
+        return std::nullopt;
+    }
+    hidden.remove_prefix(kRemovedPrefix.size());
+    auto entry = parse_checkpoint_name(hidden);
+    const std::size_t dash = hidden.rfind('-');
+    if (!entry && dash != std::string_view::npos && number(hidden.substr(dash + 1))) {
+        entry = parse_checkpoint_name(hidden.substr(0, dash));
+    }
+    return entry;
+}
+
 std::optional<std::uint64_t> hidden_generation(std::string_view name) {
     if (name.starts_with(kRemovedPrefix)) {
-        name.remove_prefix(kRemovedPrefix.size());
-        auto entry = parse_checkpoint_name(name);
-        const std::size_t dash = name.rfind('-');
-        if (!entry && dash != std::string_view::npos && number(name.substr(dash + 1))) {
-            entry = parse_checkpoint_name(name.substr(0, dash));
-        }
+        const auto entry = removed_checkpoint(name);
         return entry ? std::optional(entry->generation) : std::nullopt;
     }
     if (!name.starts_with(kUnfinishedPrefix)) {
@@ -156,9 +166,29 @@ FolderScan scan_names(std::vector<std::string> names) {
             scan.checkpoints.push_back(std::move(*entry));
         }
     }
-    std::stable_sort(scan.checkpoints.begin(), scan.checkpoints.end(),
-                     [](const auto& a, const auto& b) { return a.generation < b.generation; });
+    std::sort(scan.checkpoints.begin(), scan.checkpoints.end(), [](const auto& a, const auto& b) {
+        return std::pair(a.generation, a.step) < std::pair(b.generation, b.step);
+    });
     return scan;
+}
+
+std::vector<CheckpointEntry> of_generation(std::span<const CheckpointEntry> checkpoints,
+                                           std::uint64_t generation) {
+    std::vector<CheckpointEntry> same;
+    std::copy_if(checkpoints.begin(), checkpoints.end(), std::back_inserter(same),
+                 [&](const auto& entry) { return entry.generation == generation; });
+    return same;
+}
+
+std::string why_not_one(std::span<const CheckpointEntry> same) {
+    std::string names;
+    for (const CheckpointEntry& entry : same) {
+        names += fmt::format("{}'{}'", names.empty() ? "" : ", ", entry.name);
+    }
+    return fmt::format(
+        "{} checkpoints have generation {}: {} (was one copied, or moved here, by hand?); move all "
+        "but one out of this folder, or read the one that you mean by its path",
+        same.size(), same.front().generation, names);
 }
 
 File open_part(const FileSystem& files, const std::string& path, const FileOptions& options) {

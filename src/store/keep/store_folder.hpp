@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,7 +38,7 @@ struct CheckpointEntry {
 inline constexpr std::uint64_t kGenerationMax = UINT64_MAX;
 
 struct FolderScan {
-    std::vector<CheckpointEntry> checkpoints;  ///< by rising generation
+    std::vector<CheckpointEntry> checkpoints;  ///< by rising generation, then step
     std::vector<std::string> leftovers;        ///< unfinished and removed ones
     std::uint64_t generation_max = 0;          ///< of all of them
     std::string newest;                        ///< the name that has it
@@ -52,8 +53,10 @@ struct FolderScan {
 [[nodiscard]] std::optional<CheckpointEntry> parse_checkpoint_name(std::string_view name);
 [[nodiscard]] std::string unfinished_name(std::uint64_t generation, std::string_view random);
 [[nodiscard]] std::string removed_name(std::string_view checkpoint);
+/// The name that a removed one had ("-2" and so on may follow it); nothing for any other name.
+[[nodiscard]] std::optional<CheckpointEntry> removed_checkpoint(std::string_view hidden);
 /// The generation of an unfinished or removed one; nothing for a name that the two above do not
-/// make ("-2" and so on may follow a removed one's).
+/// make.
 [[nodiscard]] std::optional<std::uint64_t> hidden_generation(std::string_view name);
 
 /// "shard-00007.safetensors"
@@ -61,6 +64,12 @@ struct FolderScan {
 [[nodiscard]] bool is_shard_name(std::string_view name);
 
 [[nodiscard]] FolderScan scan_names(std::vector<std::string> names);
+/// The checkpoints of a generation: none, one, or, where a folder was copied or renamed by hand,
+/// several.
+[[nodiscard]] std::vector<CheckpointEntry> of_generation(
+    std::span<const CheckpointEntry> checkpoints, std::uint64_t generation);
+/// Why a number does not say which of them is meant, with the cure.
+[[nodiscard]] std::string why_not_one(std::span<const CheckpointEntry> same);
 /// Lists a folder. A folder that does not exist is empty.
 [[nodiscard]] FolderScan scan_folder(const FileSystem& files, const std::string& folder);
 
@@ -119,9 +128,9 @@ struct Newest {
     std::vector<CheckpointInfo> passed_over;  ///< newer ones, with the reason
     std::optional<Error> refused;  ///< the first that the system refused: all of them may be sound
 
-    [[nodiscard]] bool has_passed_over(std::uint64_t generation) const {
+    [[nodiscard]] bool has_passed_over(const std::string& path) const {
         return std::any_of(passed_over.begin(), passed_over.end(),
-                           [&](const auto& info) { return info.generation == generation; });
+                           [&](const auto& info) { return info.path == path; });
     }
     void pass_over(Inspected&& one) {
         passed_over.push_back(std::move(one.info));

@@ -2,6 +2,7 @@
 // Reads one checkpoint: checks the manifest, opens the shards early, and puts boxes of tensors
 // together from their slices.
 #include "base/align.hpp"
+#include "base/path.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
@@ -226,7 +227,7 @@ void Checkpoint::Impl::note_whole(std::span<const TensorRead> wanted) {
             });
         });
     if (all) {
-        read_back->found_good(manifest.generation);
+        read_back->found_good(base::last_name(path));
     }
 }
 
@@ -348,7 +349,7 @@ std::vector<CheckpointProblem> Checkpoint::Impl::verify(const Progress& progress
                                         without_sums)});
     }
     if (problems.empty() && read_back) {
-        read_back->found_good(manifest.generation);
+        read_back->found_good(base::last_name(path));
     }
     return problems;
 }

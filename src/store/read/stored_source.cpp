@@ -27,24 +27,26 @@ bool is_folder(const FileSystem& files, const std::string& path) {
 std::string newest_of(Engine& engine, const FileSystem& files, const std::string& folder,
                       std::optional<std::uint64_t> generation) {
     const FolderScan scan = scan_folder(files, folder);
+    if (generation) {
+        const auto same = of_generation(scan.checkpoints, *generation);
+        if (same.size() == 1) {
+            return base::join(folder, same.front().name);
+        }
+        wrong_path(folder, same.empty()
+                               ? fmt::format("it has no checkpoint of generation {}; penstock "
+                                             "checkpoint ls {} lists what it has",
+                                             *generation, folder)
+                               : why_not_one(same));
+    }
     std::string problems;
     for (auto entry = scan.checkpoints.rbegin(); entry != scan.checkpoints.rend(); ++entry) {
-        if (generation) {
-            if (entry->generation == *generation) {
-                return base::join(folder, entry->name);
-            }
-            continue;
-        }
         const auto found = inspect(engine, files, folder, *entry);
         if (found && found->info.problem.empty()) {
             return found->info.path;
         }
         problems += found ? fmt::format("; {}: {}", entry->name, found->info.problem) : "";
     }
-    wrong_path(folder, generation ? fmt::format("it has no checkpoint of generation {}; penstock "
-                                                "checkpoint ls {} lists what it has",
-                                                *generation, folder)
-                                  : fmt::format("it has no whole checkpoint{}", problems));
+    wrong_path(folder, fmt::format("it has no whole checkpoint{}", problems));
 }
 
 }  // namespace
