@@ -90,7 +90,7 @@ TEST_F(StoreBest, StepsThatAreMultiplesAreKept) {
     };
     using Left = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
     EXPECT_EQ(left(), (Left{{3, 300}, {8, 600}, {11, 900}, {12, 1000}}));
-    // Where the newest of a step is not whole, the one before stays.
+    // The one before stays where the newest of a step is not whole.
     rig_.files().remove(join(store.list()[1].path, kManifestName));
     for (const std::uint64_t step : {600, 700}) {
         store.save(old_.state(), {.step = step});

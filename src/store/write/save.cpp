@@ -308,7 +308,7 @@ WrittenShards write_shards(const SaveContext& context, SavePlan&& plan, StateSum
                                sums_options(plan, sums.has_value(), context.folders.front()));
     if (sums && plan.watch.changing == Changing::kFails) {
         expect_unchanged(plan, *sums, written);
-        // What has the sum of the last checkpoint is linked, and not looked at again.
+        // A tensor with the sum of the last checkpoint is linked, and not looked at again.
         look_at_all(plan, context.folders.front());
     }
     MetadataWriter metadata(plan, *out.folder, sums ? &*sums : nullptr, written, writer,
