@@ -3,10 +3,10 @@
 // neither goes, or counts, because of the other. A copy under another name leads to the shards of
 // its original in other folders, and keeps them.
 #include "base/path.hpp"
-#include "store/retention.hpp"
-#include "store/store_folder.hpp"
+#include "store/keep/retention.hpp"
+#include "store/keep/store_folder.hpp"
 #include "store/store_support.hpp"
-#include "store/stored_source.hpp"
+#include "store/read/stored_source.hpp"
 #include "support/crash_harness.hpp"
 #include "support/error_of.hpp"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/identity/parts_name.hpp"
 
-#include "base/hex.hpp"
+#include "base/text/hex.hpp"
 #include "store/identity/identity.hpp"
-#include "store/store_folder.hpp"
+#include "store/keep/store_folder.hpp"
 
 #include <fmt/format.h>
 
