@@ -2,10 +2,14 @@
 // Paths as text: their last name, and its folder. No file system is accessed.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace penstock::base {
+
+/// Bytes that a name in a folder may have on Linux. A few file systems take less.
+inline constexpr std::size_t kNameBytesMax = 255;
 
 /// "name" of "folder/name" and of "name"; empty of "folder/" and of "/".
 [[nodiscard]] inline std::string_view last_name(std::string_view path) {

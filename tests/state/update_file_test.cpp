@@ -13,9 +13,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <random>
 
 namespace penstock::state {
@@ -86,6 +88,36 @@ TEST(UpdateFile, ALogWithoutSenseIsNone) {
     EXPECT_TRUE(is_none([](UpdateLog& log) { log.head_end = log.tail_begin + 1; }));
     EXPECT_TRUE(is_none([](UpdateLog& log) { log.leader = "../m.penstock-update"; }));
     EXPECT_TRUE(is_none([](UpdateLog& log) { log.followers[0] = "/etc/passwd"; }));
+    EXPECT_TRUE(is_none([](UpdateLog& log) { log.followers[0] = log.followers[1]; }));
+    EXPECT_TRUE(is_none([](UpdateLog& log) { log.followers[0] = log.leader; }));
+    EXPECT_TRUE(is_none([](UpdateLog& log) { log.followers.clear(); }));
+    EXPECT_TRUE(is_none([](UpdateLog& log) { log.leader.clear(); }));  // with ranges
+    EXPECT_TRUE(is_none([](UpdateLog& log) { log.head_end = 101; }));
+    EXPECT_TRUE(is_none([](UpdateLog& log) { log.tail_begin = 700'049; }));
+    EXPECT_TRUE(is_none([](UpdateLog& log) { log.patches[1].offset = 300'099; }));
+    EXPECT_TRUE(is_none([](UpdateLog& log) { log.patches[0].bytes.clear(); }));
+    EXPECT_TRUE(is_none([](UpdateLog& log) { log.witnesses[0].offset = 513; }));
+    EXPECT_TRUE(is_none([](UpdateLog& log) { log.witnesses[0].bytes = 0; }));
+}
+
+// The fuzzer begins with these: `ok_*` is read, anything else is refused.
+TEST(UpdateFile, TheCorpusOfTheFuzzerIsReadOrRefused) {
+    std::size_t count = 0;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(PENSTOCK_SOURCE_DIR "/fuzz/corpus/update_log")) {
+        const std::string file = entry.path().filename().string();
+        std::ifstream in(entry.path(), std::ios::binary);
+        const std::string head((std::istreambuf_iterator<char>(in)), {});
+        constexpr std::size_t kLogBytesAt = 40;
+        std::uint64_t log_bytes = 0;
+        if (head.size() >= kLogBytesAt + sizeof(log_bytes)) {
+            std::memcpy(&log_bytes, head.data() + kLogBytesAt, sizeof(log_bytes));
+        }
+        const bool is_read = parse_update_log(bytes_in(head), log_bytes).has_value();
+        EXPECT_EQ(file.starts_with("ok_"), is_read) << file;
+        ++count;
+    }
+    EXPECT_GE(count, 40U);
 }
 
 TEST(UpdateFile, ALogOfAnythingIsNone) {

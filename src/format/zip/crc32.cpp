@@ -84,12 +84,15 @@ std::uint32_t run_tables(const std::byte* data, std::size_t bytes, std::uint32_t
 // Shifts the high half by `bits`: x^(bits - 1) mod P in the upper half of 64 bits. One less,
 // for a reflected product of two 64-bit halves comes out one bit low in its 128. Computed by the
 // compiler: at run time it takes longer than 16 KiB of data do.
-consteval std::int64_t high_constant(std::uint64_t bits) {
+constexpr std::int64_t high_of(std::uint64_t bits) {
     return static_cast<std::int64_t>(static_cast<std::uint64_t>(power_of_x(bits - 1)) << 32);
+}
+consteval std::int64_t high_constant(std::uint64_t bits) {
+    return high_of(bits);
 }
 // The low half is the earlier one: it is shifted by 64 bits more.
 consteval std::int64_t low_constant(std::uint64_t bits) {
-    return high_constant(bits + 64);
+    return high_of(bits + 64);
 }
 
 constexpr std::size_t kFoldBytes = 64;
@@ -138,8 +141,9 @@ constexpr std::size_t kWideFoldBytes = 256;
 
 template <std::uint64_t kBits>
 PENSTOCK_WIDE_CLMUL __m512i wide_constants() {
-    constexpr std::int64_t kLow = low_constant(kBits);
-    constexpr std::int64_t kHigh = high_constant(kBits);
+    // clang 14 takes no consteval call of a parameter of a template.
+    constexpr std::int64_t kLow = high_of(kBits + 64);
+    constexpr std::int64_t kHigh = high_of(kBits);
     return _mm512_set_epi64(kHigh, kLow, kHigh, kLow, kHigh, kLow, kHigh, kLow);
 }
 

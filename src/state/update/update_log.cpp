@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state/update/update_log.hpp"
 
+#include "base/path.hpp"
 #include "stream/checksum.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 namespace penstock::state {
 
@@ -48,9 +50,9 @@ public:
         return {reinterpret_cast<const char*>(taken_.data()), taken_.size()};
     }
     // A number of elements, each of which has `bytes_min` bytes or more here.
-    std::size_t count(std::uint64_t bytes_min) {
+    std::size_t count(std::uint64_t bytes_min, std::uint64_t most = UINT64_MAX) {
         const std::uint64_t out = number();
-        whole_ = whole_ && out <= rest_.size() / bytes_min;
+        whole_ = whole_ && out <= rest_.size() / bytes_min && out <= most;
         return whole_ ? out : 0;
     }
     [[nodiscard]] bool is_whole() const { return whole_ && rest_.empty(); }
@@ -75,23 +77,56 @@ bool lies_in(std::uint64_t offset, std::uint64_t bytes, std::uint64_t end) {
 }
 
 bool is_plain_name(std::string_view name) {
-    return name.ends_with(kUpdateSuffix) &&
+    return name.size() > kUpdateSuffix.size() && name.size() <= base::kNameBytesMax &&
+           name.ends_with(kUpdateSuffix) &&
            name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
+}
+
+// A log is of one file, or of one of several and then has a leader, or is a leader.
+bool names_make_sense(const UpdateLog& log) {
+    const auto is_name = [](const std::string& name) { return is_plain_name(name); };
+    if (!std::all_of(log.followers.begin(), log.followers.end(), is_name)) {
+        return false;
+    }
+    const std::set<std::string_view> names(log.followers.begin(), log.followers.end());
+    if (log.leader.empty()) {
+        const bool is_bare = log.ranges.empty() && log.patches.empty() && log.witnesses.empty();
+        return log.followers.empty() || (is_bare && names.size() == log.followers.size());
+    }
+    return is_name(log.leader) && !names.empty() && names.size() == log.followers.size() &&
+           !names.contains(log.leader);
+}
+
+// Patches are of checksums, which no range has.
+bool are_apart(const UpdateLog& log) {
+    auto range = log.ranges.begin();
+    for (const UpdateLog::Patch& patch : log.patches) {
+        while (range != log.ranges.end() && range->offset + range->bytes <= patch.offset) {
+            ++range;
+        }
+        if (range != log.ranges.end() && range->offset < patch.offset + patch.bytes.size()) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool is_in_one_sector(const UpdateLog::Witness& witness) {
+    return witness.bytes != 0 &&
+           witness.bytes <= kUpdateSectorBytes - witness.offset % kUpdateSectorBytes;
 }
 
 // Whether all that it refers to is in the log and in the file.
 bool makes_sense(const UpdateLog& log, std::uint64_t head_bytes) {
-    const auto is_name = [](const std::string& name) { return is_plain_name(name); };
     if (log.head_end > log.tail_begin || log.tail_begin > log.file_bytes ||
-        !(log.leader.empty() || is_name(log.leader)) ||
-        !std::all_of(log.followers.begin(), log.followers.end(), is_name)) {
+        !names_make_sense(log)) {
         return false;
     }
     std::uint64_t end = 0;          // of the range before, in the file
     std::uint64_t at = head_bytes;  // and in the log
     for (const UpdateLog::Range& range : log.ranges) {
-        if (range.bytes == 0 || range.offset < end || range.at < at ||
-            !lies_in(range.offset, range.bytes, log.file_bytes) ||
+        if (range.bytes == 0 || range.offset < std::max(end, log.head_end) || range.at < at ||
+            !lies_in(range.offset, range.bytes, log.tail_begin) ||
             !lies_in(range.at, range.bytes, log.log_bytes)) {
             return false;
         }
@@ -100,15 +135,17 @@ bool makes_sense(const UpdateLog& log, std::uint64_t head_bytes) {
     }
     end = 0;
     for (const UpdateLog::Patch& patch : log.patches) {
-        if (patch.offset < end || !lies_in(patch.offset, patch.bytes.size(), log.file_bytes)) {
+        if (patch.bytes.empty() || patch.offset < end ||
+            !lies_in(patch.offset, patch.bytes.size(), log.file_bytes)) {
             return false;
         }
         end = patch.offset + patch.bytes.size();
     }
-    return std::all_of(log.witnesses.begin(), log.witnesses.end(), [&](const auto& witness) {
-        return witness.bytes <= kUpdatePieceBytes &&
-               lies_in(witness.offset, witness.bytes, log.file_bytes);
-    });
+    return are_apart(log) &&
+           std::all_of(log.witnesses.begin(), log.witnesses.end(), [&](const auto& witness) {
+               return is_in_one_sector(witness) &&
+                      lies_in(witness.offset, witness.bytes, log.file_bytes);
+           });
 }
 
 std::string render_body(const UpdateLog& log) {
@@ -154,7 +191,7 @@ UpdateLog read_body(Fields& fields) {
         *value = fields.number();
     }
     log.leader = fields.text();
-    log.followers.resize(fields.count(kNumberBytes));
+    log.followers.resize(fields.count(kNumberBytes + kUpdateSuffix.size(), kUpdateFollowersMax));
     for (std::string& name : log.followers) {
         name = fields.text();
     }
@@ -164,12 +201,12 @@ UpdateLog read_body(Fields& fields) {
         range.bytes = fields.number();
         range.at = fields.number();
     }
-    log.patches.resize(fields.count(2 * kNumberBytes));
+    log.patches.resize(fields.count(2 * kNumberBytes + 1));
     for (UpdateLog::Patch& patch : log.patches) {
         patch.offset = fields.number();
         patch.bytes = fields.text();
     }
-    log.witnesses.resize(fields.count(4 * kNumberBytes));
+    log.witnesses.resize(fields.count(4 * kNumberBytes, kUpdateWitnessesMax));
     for (UpdateLog::Witness& witness : log.witnesses) {
         witness.offset = fields.number();
         witness.bytes = fields.number();

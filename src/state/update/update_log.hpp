@@ -27,6 +27,10 @@ inline constexpr std::uint64_t kUpdateHeadBytesMax = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t kUpdatePrefixBytes = 32;
 /// The ranges have a checksum each so many bytes.
 inline constexpr std::uint64_t kUpdatePieceBytes = std::uint64_t{256} << 10;
+/// Witnesses: of what changes and of what does not, and each in one sector.
+inline constexpr std::size_t kUpdateWitnessesMax = 256;
+inline constexpr std::uint64_t kUpdateSectorBytes = 512;
+inline constexpr std::size_t kUpdateFollowersMax = 65'536;
 
 struct UpdateLog {
     /// New bytes of the file, which are in the log from byte `at` on.
