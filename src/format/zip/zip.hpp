@@ -106,7 +106,8 @@ struct Record {
 [[nodiscard]] Result<std::uint64_t> begin_of_last(ByteSource& source);
 
 /// The places of the file that hold the CRC of a record: in the local header, in the data
-/// descriptor behind the payload, in the directory. None for a CRC of 0. Error: one of them holds
+/// descriptor behind the payload, in the directory. None if its writer computed none: the CRC is 0,
+/// and that of the payload, which is read then, is not. Error: one of them holds
 /// another number, or there is no descriptor where the header says so.
 [[nodiscard]] Result<std::vector<std::uint64_t>> crc_places(ByteSource& source,
                                                             const Record& record);

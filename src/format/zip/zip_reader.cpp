@@ -357,6 +357,18 @@ Result<void> check_overlaps(const std::vector<Entry>& entries) {
     return {};
 }
 
+Result<std::uint32_t> crc_of(ByteSource& source, const Record& record) {
+    std::vector<std::byte> piece(std::min(record.bytes, kPieceBytes));
+    std::uint32_t crc = 0;
+    for (std::uint64_t done = 0; done < record.bytes;) {
+        const std::uint64_t bytes = std::min(record.bytes - done, kPieceBytes);
+        PENSTOCK_CHECK(source.read(record.offset + done, std::span(piece).first(bytes)));
+        crc = crc32(std::span(piece).first(bytes), crc);
+        done += bytes;
+    }
+    return crc;
+}
+
 }  // namespace
 
 bool is_plain_path(std::string_view path) {
@@ -433,7 +445,10 @@ Result<std::vector<Record>> read_directory(ByteSource& source, std::uint64_t* by
 Result<std::vector<std::uint64_t>> crc_places(ByteSource& source, const Record& record) {
     std::vector<std::uint64_t> out;
     if (record.crc == 0) {
-        return out;
+        PENSTOCK_TRY(crc, crc_of(source, record));
+        if (crc != 0) {
+            return out;
+        }
     }
     const auto wrong = [&record](std::string_view what) {
         return fault(kReading, fmt::format("record {}: {}", shown(record.name), what),
@@ -443,7 +458,7 @@ Result<std::vector<std::uint64_t>> crc_places(ByteSource& source, const Record& 
     PENSTOCK_TRY(head, fetch(source, record.header_offset, kLocalBytes));
     const bool described = (get(head, 6, 2) & kFlagDescriptor) != 0;
     const std::uint64_t local = get(head, kLocalCrcAt, 4);
-    if (local == record.crc) {
+    if (local == record.crc && (local != 0 || !described)) {
         out.push_back(record.header_offset + kLocalCrcAt);
     } else if (!described || local != 0) {
         return wrong("its header has another CRC than the directory");
@@ -465,14 +480,7 @@ Result<void> check_crc(ByteSource& source, const Record& record) {
     if (record.crc == 0) {
         return {};
     }
-    std::vector<std::byte> piece(std::min(record.bytes, kPieceBytes));
-    std::uint32_t crc = 0;
-    for (std::uint64_t done = 0; done < record.bytes;) {
-        const std::uint64_t bytes = std::min(record.bytes - done, kPieceBytes);
-        PENSTOCK_CHECK(source.read(record.offset + done, std::span(piece).first(bytes)));
-        crc = crc32(std::span(piece).first(bytes), crc);
-        done += bytes;
-    }
+    PENSTOCK_TRY(crc, crc_of(source, record));
     if (crc != record.crc) {
         return fault(kReading,
                      fmt::format("record {}: its bytes have the CRC {:08x}, and the file "
