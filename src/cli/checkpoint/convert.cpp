@@ -20,9 +20,7 @@
 #include "state/state_views.hpp"
 #include "state/stored_rows.hpp"
 #include "state/structure/structure.hpp"
-#include "state/writing/file_image.hpp"
-#include "state/writing/file_writer.hpp"
-#include "state/writing/state_image.hpp"
+#include "state/update/checkpoint_folder.hpp"
 #include "store/keep/store_folder.hpp"
 #include "store/read/stored_source.hpp"
 
@@ -96,11 +94,11 @@ void check_target(const std::string& target, Form form, const CheckpointOptions&
         refuse("it is there already; --force replaces it");
     }
     const std::string folder = form == Form::kStore ? target : base::folder_of(target);
-    if (store::is_there(FileSystem::local(), store::join(folder, store::kManifestName))) {
+    if (state::is_checkpoint_folder(FileSystem::local(), folder)) {
         refuse(
-            fmt::format("'{}' has a {}: it is a checkpoint of a store, which alone writes there; "
-                        "give a target in another folder",
-                        folder, store::kManifestName));
+            fmt::format("'{}' is a checkpoint of a store, which alone writes there; give a target "
+                        "in another folder",
+                        folder));
     }
     static_cast<void>(shard_bytes_of(options));
 }

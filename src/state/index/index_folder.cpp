@@ -26,6 +26,7 @@ constexpr std::string_view kAnyIndexSuffix = ".index.json";
 constexpr std::string_view kShardSuffix = ".safetensors";
 constexpr std::chrono::seconds kLockWait{5};
 constexpr std::uint64_t kHeadBytes = 64;
+constexpr std::size_t kTagDigits = 8;
 constexpr std::chrono::milliseconds kTryAgain{5};
 
 bool is_gone(const Error& error) {
@@ -66,7 +67,7 @@ IndexFolder::IndexFolder(Engine& engine, FileSystem files, const std::string& pa
       files_(std::move(files)),
       sync_(sync),
       beside_(base::folder_of(path)),
-      index_(files_.resolve(path)),
+      index_(files_.resolve(with_possible_name(path))),
       path_(base::folder_of(index_)),
       stem_(base::last_name(index_)),
       folder_(open_if_allowed(files_, path_)) {
@@ -218,6 +219,18 @@ std::set<std::string> IndexFolder::collect() const {
 std::vector<std::string> IndexFolder::free_names(std::size_t count,
                                                  const std::set<std::string>& taken,
                                                  bool plain) const {
+    // With the tag, which a later save of the index will need.
+    const std::string longest =
+        format::shard_name(stem_, std::string(kTagDigits, '0'), count, count);
+    if (longest.size() > base::kNameBytesMax) {
+        const std::size_t own = base::last_name(index_).size();
+        base::raise(base::system_error(
+            ENAMETOOLONG, "save", index_, kNoOffset,
+            fmt::format("the names of its shards would have {} bytes, and a name has at most {}; "
+                        "give the index a shorter name, of at most {} bytes",
+                        longest.size(), base::kNameBytesMax,
+                        own - (longest.size() - base::kNameBytesMax))));
+    }
     const std::set<std::string> folders{path_, beside_};
     const auto is_free = [&](const std::string& name) {
         return !taken.contains(name) &&
@@ -228,7 +241,7 @@ std::vector<std::string> IndexFolder::free_names(std::size_t count,
     std::string tag;
     while (true) {
         if (!plain) {
-            tag = fmt::format("{:08x}", base::random_bits() >> 32);
+            tag = fmt::format("{:0{}x}", base::random_bits() >> 32, kTagDigits);
         }
         std::vector<std::string> names;
         for (std::size_t i = 0; i < count; ++i) {
@@ -318,7 +331,9 @@ void IndexFolder::remove_unnamed(std::set<std::string> shards) const {
     for (const std::string& name : names) {
         const bool is_log = name.ends_with(kUpdateSuffix);  // of an update of a shard
         if (shards.contains(is_log ? name.substr(0, name.size() - kUpdateSuffix.size()) : name)) {
-            if (folder_.status(name).kind == FileKind::kFile) {
+            const bool is_file = folder_.status(name).kind == FileKind::kFile;
+            // Any other file of the name of a log is the user's.
+            if (is_file && (!is_log || files_.begins_with(in(name), kUpdateMagic))) {
                 folder_.remove(name);
             }
         } else if (halves.contains(named_by_temporary(name))) {

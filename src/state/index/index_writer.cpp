@@ -5,8 +5,9 @@
 #include "base/raise.hpp"
 #include "format/shard_index.hpp"
 #include "format/utf8.hpp"
-#include "state/index/index_folder.hpp"
 #include "state/writing/file_writer.hpp"
+#include "state/index/index_folder.hpp"
+#include "state/update/checkpoint_folder.hpp"
 #include "stream/when_room.hpp"
 
 #include <fmt/format.h>
@@ -46,9 +47,6 @@ bool is_there(const FileSystem& files, const std::string& path) {
         return false;
     }
 }
-
-// The name of the manifest of a checkpoint: the store alone writes and removes shards next to it.
-constexpr std::string_view kManifestOfStore = "manifest.json";
 
 class IndexSave {
 public:
@@ -170,17 +168,12 @@ IndexCommit::IndexCommit(Engine& engine, const FileSystem& files, const std::str
 }
 
 void IndexCommit::refuse_checkpoint() const {
-    try {
-        static_cast<void>(files_.status(folder_.in(std::string(kManifestOfStore))));
-    } catch (const Error&) {  // other errors are reported when the first file is made
-        return;
+    if (is_checkpoint_folder(files_, base::folder_of(folder_.index()))) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "save",
+                                "its folder is a checkpoint of a store, whose shards this index "
+                                "would replace; give the path of an index in another folder",
+                                folder_.index()));
     }
-    base::raise(base::error(
-        ErrorCode::kInvalidArgument, "save",
-        fmt::format("its folder has a {}: it is a checkpoint of a store, whose shards this "
-                    "index would replace; give the path of an index in another folder",
-                    kManifestOfStore),
-        folder_.index()));
 }
 
 const std::vector<std::string>& IndexCommit::begin(format::ShardIndex index,

@@ -43,6 +43,15 @@ std::string temporary_of(std::string_view name) {
     return fmt::format(".{}.{:016x}{}", kept_in_temporary(name), base::random_bits(), kSuffix);
 }
 
+[[noreturn]] void refuse_long_temporary(const std::string& path, const std::string& target) {
+    const std::size_t bytes = base::last_name(path).size();
+    base::raise(base::system_error(
+        ENAMETOOLONG, "save", target, kNoOffset,
+        fmt::format("while it is written it has a temporary name of {} bytes, '{}', which is more "
+                    "than this file system takes; give it a name that is {} bytes shorter",
+                    bytes, base::last_name(path), bytes - base::last_name(target).size())));
+}
+
 // Makes the file. Without locks no process removes leftovers of others. Nothing: a process that
 // collects abandoned files came between its making and its locking, and will remove it.
 std::optional<FileLock> lock_if_possible(const FileSystem& files, const std::string& path,
@@ -59,6 +68,10 @@ std::optional<FileLock> lock_if_possible(const FileSystem& files, const std::str
         }
         if (number == 0) {
             throw;
+        }
+        if (number == ENAMETOOLONG &&
+            base::last_name(path).size() > base::last_name(target).size()) {
+            refuse_long_temporary(path, target);
         }
         // Names the file that was asked for: the caller did not ask for a lock, or a temporary
         // file.
@@ -141,8 +154,29 @@ std::int64_t now_ns() {
 
 }  // namespace
 
+const std::string& with_possible_name(const std::string& path) {
+    const std::size_t bytes = base::last_name(path).size();
+    if (bytes > base::kNameBytesMax) {
+        base::raise(base::system_error(
+            ENAMETOOLONG, "save", path, kNoOffset,
+            fmt::format("its name has {} bytes, and a name has at most {}; give it a shorter one",
+                        bytes, base::kNameBytesMax)));
+    }
+    return path;
+}
+
 std::string_view kept_in_temporary(std::string_view name) {
-    return name.substr(0, kOldNameBytesMax);
+    if (name.size() <= kOldNameBytesMax) {
+        return name;
+    }
+    // Some file systems refuse half a character.
+    constexpr unsigned kContinues = 0x80;
+    constexpr unsigned kContinuesMask = 0xC0;
+    std::size_t bytes = kOldNameBytesMax;
+    while (bytes > 0 && (static_cast<unsigned char>(name[bytes]) & kContinuesMask) == kContinues) {
+        --bytes;
+    }
+    return name.substr(0, bytes != 0 ? bytes : kOldNameBytesMax);
 }
 
 std::string_view named_by_temporary(std::string_view temporary) {
@@ -175,7 +209,9 @@ void remove_abandoned(const FileSystem& files, const std::string& folder,
 }
 
 Replacement::Replacement(FileSystem files, const std::string& path, Abandoned abandoned)
-    : process_(::getpid()), files_(std::move(files)), target_(files_.resolve(path)) {
+    : process_(::getpid()),
+      files_(std::move(files)),
+      target_(files_.resolve(with_possible_name(path))) {
     folder_ = base::folder_of(target_);
     const std::string name(base::last_name(target_));
     const bool replaces = is_there_to_replace(files_, target_);

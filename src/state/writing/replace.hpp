@@ -28,7 +28,11 @@
 
 namespace penstock::state {
 
-/// The part of a file's name that its temporary files have in their names.
+/// Gives the path back. Throws ENAMETOOLONG, with the cure, if its name is longer than names may
+/// be.
+[[nodiscard]] const std::string& with_possible_name(const std::string& path);
+
+/// The part of a file's name that its temporary files have in their names: whole characters.
 [[nodiscard]] std::string_view kept_in_temporary(std::string_view name);
 /// That part of the name of a temporary file; empty for any other name.
 [[nodiscard]] std::string_view named_by_temporary(std::string_view temporary);
