@@ -439,6 +439,7 @@ while time.monotonic() < end:
 """
 
 
+@pytest.mark.filterwarnings("error:.*did not come to its end")
 @pytest.mark.parametrize("name", ["stock.safetensors", "torch.pt", "many" + INDEX])
 def test_readers_next_to_updaters_never_see_a_mix(tmp_path, name):
     """Two updaters, which wait for each other, and a reader, which gets an error where it meets an update."""

@@ -87,11 +87,12 @@ FoundUpdate look_at(Engine& engine, const FileSystem& files, const std::string& 
     return find_update(engine, files, place, out.file);
 }
 
-// Whether nobody is at work on the update of a file: its lock can be had, or nobody knows.
+// Whether nobody is at work on the update of a file: its lock can be had and the log is there
+// still, or nobody knows.
 bool is_left_alone(const FileSystem& files, const std::string& place) {
     try {
-        static_cast<void>(files.lock(place, false));
-        return true;
+        const FileLock lock = files.lock(place, false);
+        return files.find(place + std::string(kUpdateSuffix)).has_value();
     } catch (const Error& error) {
         return error.system_errno() != EWOULDBLOCK;
     }

@@ -33,6 +33,9 @@ struct TensorFile {
     File file;
     std::string path;
     FileContent content = {};
+    /// Whether it is a shard of torch.save, and the content is the header that it would have as a
+    /// .safetensors.
+    bool is_header_made = false;
     /// The status of the file, before anything of it was read.
     std::optional<FileStatus> status = {};
     /// An update that did not come to its end: the content has its checksums, and the bytes of its

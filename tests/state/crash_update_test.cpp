@@ -253,6 +253,25 @@ TEST(CrashOfUpdateOfIndex, ShardsAreReadWithOneUpdate) {
     EXPECT_THROW(static_cast<void>(found_in(rig, form)), Error);
 }
 
+// A file system that takes no name as long as a temporary one says which, and by how much.
+TEST(CrashOfUpdateNames, ATemporaryNameThatIsTooLongIsSaid) {
+    test::CrashRig rig;
+    rig.files().make_folder("/folder");
+    rig.disks().front()->set_operation_faults([](const simulation::DiskOperation& operation) {
+        return operation.path.ends_with(".tmp") ? ENAMETOOLONG : 0;
+    });
+    try {
+        save(rig, kForms[0], 0);
+        FAIL();
+    } catch (const Error& error) {
+        EXPECT_EQ(error.system_errno(), ENAMETOOLONG);
+        EXPECT_NE(std::string(error.what()).find("give it a name that is 22 bytes shorter"),
+                  std::string::npos)
+            << error.what();
+    }
+    EXPECT_TRUE(rig.files().list("/folder").empty());
+}
+
 INSTANTIATE_TEST_SUITE_P(Forms, CrashOfUpdate, testing::ValuesIn(kForms),
                          [](const auto& form) { return std::string(form.param.name); });
 

@@ -65,9 +65,10 @@ std::string folder_of_shards(const FileSystem& files, const std::string& path,
 }
 
 struct OpenShard {
-    TensorFile file;                  // its content is a Header
-    std::vector<std::uint32_t> crcs;  // of a file of torch, the first tensors'; 0: none that fits
-    bool is_torch = false;            // the tensors without a CRC here are not plain
+    TensorFile file;  // its content is a Header
+    // CRCs of the first tensors of a file of torch; 0: none that fits. The tensors without one here
+    // are not plain.
+    std::vector<std::uint32_t> crcs;
 };
 
 // A plain tensor of torch.save lies in its file as it would in a .safetensors, so the shard gets
@@ -101,7 +102,7 @@ void take_torch(OpenShard& shard, const format::torch_file::File& torch) {
         header.tensors.emplace_back().name = std::move(name);
     }
     shard.file.content = std::move(header);
-    shard.is_torch = true;
+    shard.file.is_header_made = true;
 }
 
 OpenShard open_shard(Engine& engine, const FileSystem& files, const std::string& path) {
@@ -187,7 +188,7 @@ void open_shards(Engine& engine, const FileSystem& files, const Choose& choose, 
         const std::string& path = out.shards[number].path;
         IndexShards::Tensor& tensor = out.tensors.emplace_back();
         tensor = {number, place_of(places[number], name, out.index.path, path), 0};
-        if (open[number].is_torch) {
+        if (out.shards[number].is_header_made) {
             if (tensor.place >= open[number].crcs.size()) {
                 not_read(path, fmt::format("its tensor {} is not read, for it is no contiguous one "
                                            "of a type that .safetensors has",

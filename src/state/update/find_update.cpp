@@ -27,8 +27,8 @@ FoundUpdate damaged_log(const std::string& path) {
     return {UpdateFound::kDamaged, nullptr, path, "it was damaged or cut short"};
 }
 
-// What of an update the witnesses see in its file. A witness that is as before with it, too, says
-// nothing.
+// Bytes of an update, or of before it, that the witnesses see in its file. A witness that is as
+// before with it, too, says nothing.
 struct Reached {
     bool old_bytes = false;
     bool new_bytes = false;

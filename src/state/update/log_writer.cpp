@@ -27,11 +27,10 @@ namespace {
 
 constexpr std::string_view kWriteLog = "update";
 constexpr std::uint64_t kLogStepBytes = std::uint64_t{4} << 20;
-constexpr std::uint64_t kDiskSectorBytes = 512;
 constexpr std::uint64_t kSmallRangeAlignment = 64;
 constexpr std::uint64_t kLargeRangeAlignment = 4096;
 // Counts: for what changes, and for what does not.
-constexpr std::uint64_t kWitnesses = 128;
+constexpr std::uint64_t kWitnesses = kUpdateWitnessesMax / 2;
 constexpr std::size_t kDigitsPerSum = 16;
 constexpr std::size_t kBytesOfCrc = 4;
 
@@ -54,9 +53,9 @@ void add_witnesses(const Places& stretches, std::vector<UpdateLog::Witness>& out
         std::uint64_t end = offset;  // of the witness before
         for (std::uint64_t k = 0; k < each; ++k) {
             const std::uint64_t at = offset + bytes / each * k;
-            const std::uint64_t sector = base::align_down(at, kDiskSectorBytes);
+            const std::uint64_t sector = base::align_down(at, kUpdateSectorBytes);
             const std::uint64_t from = std::max(offset, sector);
-            const std::uint64_t to = std::min(offset + bytes, sector + kDiskSectorBytes);
+            const std::uint64_t to = std::min(offset + bytes, sector + kUpdateSectorBytes);
             if (from >= end && from < to) {
                 out.push_back({.offset = from, .bytes = to - from});
                 end = to;
@@ -241,10 +240,10 @@ private:
 
     static std::vector<std::uint64_t> sums_of(format::ByteSource& source,
                                               const std::vector<UpdateLog::Witness>& witnesses) {
-        std::vector<std::byte> memory(witnesses.size() * kDiskSectorBytes);
+        std::vector<std::byte> memory(witnesses.size() * kUpdateSectorBytes);
         std::vector<format::ByteRead> reads;
         for (const UpdateLog::Witness& witness : witnesses) {
-            const auto place = std::span(memory).subspan(reads.size() * kDiskSectorBytes);
+            const auto place = std::span(memory).subspan(reads.size() * kUpdateSectorBytes);
             reads.push_back({witness.offset, place.first(witness.bytes)});
         }
         base::unwrap(source.read_many(reads));
@@ -277,13 +276,15 @@ std::unique_ptr<Replacement> write_update_log(Engine& engine, const FileSystem& 
 }
 
 std::unique_ptr<Replacement> write_leader(Engine& engine, const FileSystem& files,
-                                          const std::string& path, const UpdateGroup& group) {
+                                          const std::string& path, const std::string& like,
+                                          const UpdateGroup& group) {
     UpdateLog log;
     log.id = group.id;
     log.followers = group.followers;
     log.log_bytes = render_update_log(log).size();
     const std::string head = render_update_log(log);
     auto out = std::make_unique<Replacement>(files, path);
+    files.take_attributes(like, out->file());
     stream::write_when_room(engine, out->file(), std::as_bytes(std::span(head)), 0);
     return out;
 }

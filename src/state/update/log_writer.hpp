@@ -38,9 +38,11 @@ struct UpdateGroup {
     Engine& engine, const FileSystem& files, const std::string& path, const File& file,
     const PlannedFile& plan, const UpdateGroup& group, stream::ProgressClock& progress);
 
-/// The same for the log that makes those of the group valid; next to an index of this path.
+/// The same for the log that makes those of the group valid, which gets this path. Who may read the
+/// file `like` may read it.
 [[nodiscard]] std::unique_ptr<Replacement> write_leader(Engine& engine, const FileSystem& files,
                                                         const std::string& path,
+                                                        const std::string& like,
                                                         const UpdateGroup& group);
 
 /// Throws kDamaged for a log whose new bytes do not have their checksums.

@@ -9,7 +9,8 @@
 //   5. the files are written and synced, and the logs removed, the leader first
 //
 // Programs that take no lock may write to a file meanwhile, or replace it. The status of each is
-// compared before the log has its name, and before the file is written.
+// compared before the log has its name, and before the file is written; and whether its name is
+// still its own, also after that.
 //
 // A log that does not fit its file is of another content; it is reported, and left.
 #include "base/handles.hpp"
@@ -17,10 +18,11 @@
 #include "base/raise.hpp"
 #include "base/random.hpp"
 #include "state/tensor_file.hpp"
+#include "state/update/checkpoint_folder.hpp"
 #include "state/update/find_update.hpp"
 #include "state/update/log_writer.hpp"
 #include "state/update/update_plan.hpp"
-#include "state/writing/state_image.hpp"
+#include "stream/checksum.hpp"
 
 #include <penstock/state_file.hpp>
 
@@ -42,33 +44,28 @@ namespace {
 constexpr std::string_view kUpdateFile = "update";
 constexpr std::chrono::seconds kUpdateWait{2};
 constexpr std::chrono::milliseconds kLockAgain{5};
-// The name of the manifest in a checkpoint of a store; a part of the name of a folder with shards;
-// and the begin of the names of a store's own files in the folder above.
-constexpr std::string_view kManifestBeside = "manifest.json";
-constexpr std::string_view kStepInName = "-step-";
-constexpr std::string_view kStoreName = ".store";
 
 [[noreturn]] void refuse_update(const std::string& why, const std::string& path,
                                 ErrorCode code = ErrorCode::kInvalidArgument) {
     base::raise(base::error(code, kUpdateFile, why + "; nothing was written", path));
 }
 
-bool is_of_store(const FileSystem& files, const std::string& path) {
-    const std::string folder = base::folder_of(path);
-    try {
-        const auto names = files.list(folder);
-        if (std::binary_search(names.begin(), names.end(), kManifestBeside)) {
-            return true;
-        }
-        if (base::last_name(folder).find(kStepInName) == std::string_view::npos) {
-            return false;
-        }
-        const auto above = files.list(base::folder_of(folder));
-        return std::any_of(above.begin(), above.end(), [](const std::string& name) {
-            return name == kStoreName || name.starts_with(std::string(kStoreName) + "-");
-        });
-    } catch (const Error&) {  // it may not be listed
-        return false;
+// The log of a file, or of an index.
+std::string log_of(std::string_view path) {
+    return std::string(path) + std::string(kUpdateSuffix);
+}
+
+// `of`: whose log it is.
+void check_log_name(const std::string& log, const std::string& of) {
+    const std::size_t bytes = base::last_name(log).size();
+    if (bytes > base::kNameBytesMax) {
+        const std::size_t most = base::last_name(of).size() - (bytes - base::kNameBytesMax);
+        base::raise(base::system_error(
+            ENAMETOOLONG, kUpdateFile, of, kNoOffset,
+            fmt::format("the name of its log, '{}', has {} bytes, and a name has at most {}. "
+                        "Rename it to a name of at most {} bytes, update it, and rename it back; "
+                        "nothing was written",
+                        base::last_name(log), bytes, base::kNameBytesMax, most)));
     }
 }
 
@@ -89,7 +86,7 @@ void check_file(const FileSystem& files, const std::string& path) {
                         status.links),
             path);
     }
-    if (is_of_store(files, path)) {
+    if (is_checkpoint_folder(files, base::folder_of(path))) {
         refuse_update(
             "the file belongs to a CheckpointStore, whose checkpoints do not change; load the "
             "checkpoint and save another, or update a copy",
@@ -169,20 +166,30 @@ private:
             if (is_wanted) {
                 paths.insert(place);
             }
-            logs_[base::folder_of(place)].push_back(std::string(base::last_name(place)) +
-                                                    std::string(kUpdateSuffix));
+            logs_[base::folder_of(place)].push_back(log_of(base::last_name(place)));
         }
         if (reader.is_index()) {
             index_ = files_.resolve(path_);
             index_lock_ = lock(index_);
             for (auto& [folder, logs] : logs_) {
-                logs.push_back(std::string(base::last_name(index_)) + std::string(kUpdateSuffix));
+                logs.push_back(leader_in(folder));
             }
         }
         for (const std::string& path : paths) {
             take(path);
         }
         wanted_.assign(paths.begin(), paths.end());
+    }
+
+    // The name of the log that makes those of an index valid. In another folder than the index,
+    // where it would be that of another index of the same name, it has a hash of the path.
+    std::string leader_in(const std::string& folder) const {
+        const std::string_view name = base::last_name(index_);
+        if (folder == base::folder_of(index_)) {
+            return log_of(name);
+        }
+        const std::uint64_t hash = stream::content_hash(std::as_bytes(std::span(index_)));
+        return log_of(fmt::format("{}.{:016x}", name, hash));
     }
 
     FileLock lock(const std::string& path) const {
@@ -197,12 +204,11 @@ private:
                 if (error.system_errno() != EWOULDBLOCK) {
                     throw;
                 }
-                if (std::chrono::steady_clock::now() >= until) {
-                    base::raise(
-                        base::system_error(EWOULDBLOCK, kUpdateFile, path, kNoOffset,
-                                           "another update of this file is under way; "
-                                           "nothing was written. Try again when it is over"));
-                }
+            }
+            if (std::chrono::steady_clock::now() >= until) {
+                base::raise(base::system_error(EWOULDBLOCK, kUpdateFile, path, kNoOffset,
+                                               "another update of this file is under way; "
+                                               "nothing was written. Try again when it is over"));
             }
             std::this_thread::sleep_for(kLockAgain);
         }
@@ -217,6 +223,10 @@ private:
         Locked out;
         out.lock = lock(path);
         out.file = files_.open(path, {.access = Access::kReadWrite, .follow = false});
+        if (!out.lock.held()) {  // the one that was opened may be another than the one locked
+            refuse_update("another file was saved under its name just then", path,
+                          ErrorCode::kChanged);
+        }
         return locked_.emplace(path, std::move(out)).first->second.file;
     }
 
@@ -245,6 +255,7 @@ private:
         if (first.log.leader.empty()) {
             check_update(engine_, first);
             redo_update(engine_, first, take(path), before);
+            check_place(path);
             remove({first.path}, first.log.id);
             return;
         }
@@ -265,6 +276,9 @@ private:
             }
             if (found.found != UpdateFound::kPending || found.update->log.id != first.log.id) {
                 refuse_damaged(found, other);
+                if (found.found == UpdateFound::kForeign) {
+                    refuse_update(note_of(found), other);
+                }
                 refuse_update(
                     fmt::format("'{}' is of another update than '{}'", found.path, first.path),
                     other);
@@ -276,6 +290,9 @@ private:
         for (const Part& part : all) {
             redo_update(engine_, *part.update, take(part.path), part.before);
             logs.push_back(part.update->path);
+        }
+        for (const Part& part : all) {
+            check_place(part.path);
         }
         remove({base::join(folder, first.log.leader)}, first.log.id);
         remove(logs, first.log.id);
@@ -305,12 +322,15 @@ private:
     void write(const std::vector<PlannedFile>& plans, const std::vector<std::string>& paths) {
         UpdateGroup group{.id = base::random_bits(), .leader = {}, .followers = {}};
         if (paths.size() > 1) {
-            group.leader = std::string(base::last_name(index_)) + std::string(kUpdateSuffix);
+            group.leader = leader_in(base::folder_of(paths[0]));
             for (const std::string& path : paths) {
                 check_folder(path, paths[0]);
-                group.followers.push_back(std::string(base::last_name(path)) +
-                                          std::string(kUpdateSuffix));
+                group.followers.push_back(log_of(base::last_name(path)));
             }
+            check_leader(base::join(base::folder_of(paths[0]), group.leader), paths.size());
+        }
+        for (const std::string& path : paths) {
+            check_log_name(log_of(path), path);
         }
         std::uint64_t total = 0;
         for (const PlannedFile& plan : plans) {
@@ -325,13 +345,15 @@ private:
                                             group, progress_));
         }
         if (!group.leader.empty()) {
-            logs.push_back(write_leader(
-                engine_, files_, base::join(base::folder_of(paths[0]), group.leader), group));
+            logs.push_back(write_leader(engine_, files_,
+                                        base::join(base::folder_of(paths[0]), group.leader),
+                                        paths[0], group));
         }
         progress_.tick(true);
         for (const auto& [path, locked] : locked_) {
             if (!locked.lock.held()) {
-                refuse_update("another file was saved under its name meanwhile", path);
+                refuse_update("another file was saved under its name meanwhile", path,
+                              ErrorCode::kChanged);
             }
         }
         for (const std::string& path : paths) {
@@ -354,21 +376,98 @@ private:
         }
     }
 
+    // Refuses if another update, or the user, has a file of the name of the leader. A leader whose
+    // other logs are gone may be replaced.
+    void check_leader(const std::string& path, std::size_t count) const {
+        if (count > kUpdateFollowersMax) {
+            refuse_update(fmt::format("{} shards are too many for one update, which has at most "
+                                      "{}; update some after the others",
+                                      count, kUpdateFollowersMax),
+                          index_, ErrorCode::kUnsupported);
+        }
+        check_log_name(path, index_);
+        const FoundUpdate there = open_update(engine_, files_, path);
+        refuse_damaged(there, index_);
+        if (there.found == UpdateFound::kForeign) {
+            refuse_update(note_of(there), index_);
+        }
+        if (!there.update) {
+            return;
+        }
+        const UpdateLog& log = there.update->log;
+        if (!is_leader(log)) {
+            refuse_update(fmt::format("'{}' is the log of an update of one file; remove it if that "
+                                      "file is as you want it",
+                                      path),
+                          index_);
+        }
+        for (const std::string& name : log.followers) {
+            const std::string other = base::join(base::folder_of(path), name);
+            const FoundUpdate its = open_update(engine_, files_, other);
+            if (its.update && its.update->log.id == log.id) {
+                refuse_update(
+                    fmt::format("'{}' is of an update that did not come to its end; finish that: "
+                                "penstock.update('{}', {{}})",
+                                path, other.substr(0, other.size() - kUpdateSuffix.size())),
+                    index_);
+            }
+        }
+    }
+
+    // Throws kChanged if the file that is open is not the one with the name.
+    void check_place(const std::string& path) const {
+        if (!locked_.at(path).lock.held()) {
+            base::raise(base::error(ErrorCode::kChanged, kUpdateFile,
+                                    "another program gave its name to another file, or removed it, "
+                                    "meanwhile",
+                                    path));
+        }
+    }
+
+    void check_before_writing(const std::string& path) const {
+        check_place(path);
+        if (locked_.at(path).file.status().links > 1) {
+            base::raise(base::error(ErrorCode::kChanged, kUpdateFile,
+                                    "another program made a hard link of it meanwhile, under which "
+                                    "it would change, too",
+                                    path));
+        }
+    }
+
     // The last one makes the others valid, if there are others.
     void commit(const std::vector<std::unique_ptr<Replacement>>& logs, std::uint64_t id) const {
         try {
             for (const auto& log : logs) {
                 log->commit();
             }
+        } catch (const Error& error) {
+            throw_taken_back(logs, id, error, {});
         } catch (...) {
-            take_back(logs, id);
+            static_cast<void>(take_back(logs, id));
             throw;
         }
     }
 
-    // If one cannot be removed, those after it may stay: they are not valid without it, or all are.
-    void take_back(const std::vector<std::unique_ptr<Replacement>>& logs,
-                   std::uint64_t id) const noexcept {
+    // Throws what is known of an update that has written nothing, after its logs are gone.
+    [[noreturn]] void throw_taken_back(const std::vector<std::unique_ptr<Replacement>>& logs,
+                                       std::uint64_t id, const Error& error,
+                                       std::string_view why) const {
+        const std::string left =
+            take_back(logs, id)
+                ? std::string()
+                : fmt::format(
+                      ". Its log '{}' could not be removed: the new tensors are read from "
+                      "there, and the next update() writes them; remove it if you want the "
+                      "old ones",
+                      logs.back()->target());
+        throw Error(error.reason(), error.system_errno(), error.operation(), error.path(),
+                    error.offset(), fmt::format("{}{}{}", error.what(), why, left));
+    }
+
+    // Whether the update is not valid any more. If one cannot be removed, those after it may stay:
+    // they are not valid without it, or all are.
+    [[nodiscard]] bool take_back(const std::vector<std::unique_ptr<Replacement>>& logs,
+                                 std::uint64_t id) const noexcept {
         try {
             for (auto log = logs.rbegin(); log != logs.rend(); ++log) {
                 if ((*log)->is_in_place()) {
@@ -377,40 +476,63 @@ private:
             }
         } catch (const std::exception&) {  // the next update finishes it, or takes it away
         }
+        try {
+            const FoundUpdate last = open_update(engine_, files_, logs.back()->target());
+            return !last.update || last.update->log.id != id;
+        } catch (const std::exception&) {
+            return false;
+        }
     }
 
     void complete(const std::vector<std::string>& paths,
                   const std::vector<std::unique_ptr<Replacement>>& logs, const UpdateGroup& group) {
-        const std::string log = paths.empty() ? "" : paths[0] + std::string(kUpdateSuffix);
+        const std::string log = log_of(paths.empty() ? std::string() : paths[0]);
         std::vector<std::string> done;
         try {
             for (const std::string& path : paths) {
-                redo_update(engine_, *own_log(path, group.id), take(path), planned_.at(path));
-                done.push_back(path + std::string(kUpdateSuffix));
+                check_before_writing(path);
+            }
+            for (const std::string& path : paths) {
+                const OpenUpdatePtr update = own_log(path, group.id);
+                check_before_writing(path);
+                redo_update(engine_, *update, take(path), planned_.at(path));
+                done.push_back(log_of(path));
+            }
+            for (const std::string& path : paths) {
+                check_place(path);
             }
             if (!group.leader.empty()) {
                 remove({base::join(base::folder_of(log), group.leader)}, group.id);
             }
             remove(done, group.id);
         } catch (const Error& error) {
-            if (done.empty() && error.reason() == ErrorCode::kChanged) {
-                take_back(logs, group.id);
-                refuse_update("another program wrote to the file meanwhile", path_,
-                              ErrorCode::kChanged);
+            if (error.reason() == ErrorCode::kChanged && done.empty()) {
+                throw_taken_back(logs, group.id, error, "; nothing was written");
             }
+            if (error.reason() == ErrorCode::kChanged && group.leader.empty()) {
+                throw_taken_back(logs, group.id, error,
+                                 "; the new tensors went into the file that had the name before");
+            }
+            const std::string what =
+                error.reason() == ErrorCode::kChanged
+                    ? ". Other shards have their new tensors already. If this one is as you want "
+                      "it, remove its log and finish the others: penstock.update(path of another "
+                      "shard, {})"
+                    : fmt::format(
+                          ". The new tensors are in '{}' and are read from there; the next "
+                          "update() of '{}' writes them into the file",
+                          log, path_);
             throw Error(error.reason(), error.system_errno(), error.operation(), error.path(),
-                        error.offset(),
-                        fmt::format("{}. The new tensors are in '{}' and are read from there; the "
-                                    "next update() of '{}' writes them into the file",
-                                    error.what(), log, path_));
+                        error.offset(), error.what() + what);
         }
     }
 
     // Throws kChanged if the log of this call is gone: a save under the name takes it away.
     OpenUpdatePtr own_log(const std::string& path, std::uint64_t id) const {
-        FoundUpdate found = open_update(engine_, files_, path + std::string(kUpdateSuffix));
+        FoundUpdate found = open_update(engine_, files_, log_of(path));
         if (!found.update || found.update->log.id != id) {
-            refuse_update("its log was removed", path, ErrorCode::kChanged);
+            base::raise(base::error(ErrorCode::kChanged, kUpdateFile,
+                                    "another program removed its log meanwhile", path));
         }
         return std::move(found.update);
     }

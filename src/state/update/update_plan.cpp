@@ -34,9 +34,12 @@ struct Stored {
     std::size_t item = 0;
     std::string_view dtype;
     std::vector<std::uint64_t> shape;
-    const TensorValue* view = nullptr;  // of a .pt
+    const TensorValue* view = nullptr;             // of a .pt
+    const format::zip::Record* storage = nullptr;  // likewise
     bool is_shared = false;
+    bool is_ambiguous = false;
 };
+using StoredByName = std::unordered_map<std::string, Stored>;
 
 // Whether its elements are all of a storage, each of them once, in whatever order.
 bool covers(const TensorValue& t, std::uint64_t storage_bytes) {
@@ -66,21 +69,61 @@ bool is_made_from(const TensorValue& t, const TensorValue& inner) {
            inner.offset == t.offset && inner.shape == t.shape && inner.strides == t.strides;
 }
 
+// The tensors of a .pt. The item is the number of the storage.
+StoredByName stored_in(const format::torch_file::File& file) {
+    const format::ValueTree& tree = file.tree;
+    std::vector<std::size_t> users(tree.storages.size(), 0);
+    for (const TensorValue& t : tree.tensors) {
+        ++users[t.storage];
+    }
+    const std::vector<StateView> views = views_of(tree);
+    std::vector<std::size_t> names(tree.tensors.size(), 0);
+    for (const StateView& view : views) {
+        ++names[view.tensor];
+    }
+    for (std::size_t i = 1; i < tree.tensors.size(); ++i) {
+        const TensorValue& t = tree.tensors[i];
+        if (names[i - 1] == 0 && is_made_from(t, tree.tensors[i - 1])) {
+            --users[t.storage];
+        }
+    }
+    StoredByName out;
+    for (const StateView& view : views) {
+        const TensorValue& t = tree.tensors[view.tensor];
+        Stored stored{
+            t.storage, tensor::row_of(t.type).name, t.shape,
+            &t,        &file.storages[t.storage],   users[t.storage] > 1 || names[view.tensor] > 1};
+        if (t.type == tensor::ElementType::kF4E2M1 && !stored.shape.empty()) {
+            stored.shape.back() *= 2;  // torch counts pairs
+        }
+        const auto [known, is_new] = out.emplace(view.name, stored);
+        known->second.is_ambiguous = !is_new;
+    }
+    return out;
+}
+
 class Planner {
 public:
-    Planner(Engine& engine, const TensorReader& reader, const std::string& path)
+    Planner(Engine& engine, const TensorReader& reader, const std::string& path,
+            std::span<const StateTensor> tensors)
         : engine_(engine), reader_(reader), path_(path) {
         if (reader_.is_swapped()) {
             refuse("a big-endian machine saved it; save what load() gives, and update that",
                    ErrorCode::kUnsupported);
         }
         if (reader_.torch_file() != nullptr) {
-            add_views(reader_.torch_file()->tree);
+            stored_ = stored_in(*reader_.torch_file());
             return;
         }
         for (std::size_t i = 0; i < reader_.items().size(); ++i) {
             const format::safetensors::Tensor& t = reader_.tensor(i);
             stored_.emplace(t.name, Stored{i, format::safetensors::name_of(t.type), t.shape});
+        }
+        for (const StateTensor& given : tensors) {
+            const auto found = stored_.find(given.name);
+            if (found != stored_.end()) {
+                take_shard(reader_.items()[found->second.item].described_by);
+            }
         }
     }
 
@@ -114,33 +157,41 @@ private:
         base::raise(base::error(code, kPlanUpdate, why + "; nothing was written", path_));
     }
 
-    void add_views(const format::ValueTree& tree) {
-        std::vector<std::size_t> users(tree.storages.size(), 0);
-        for (const TensorValue& t : tree.tensors) {
-            ++users[t.storage];
+    // A shard of torch.save has CRCs, and tensors that share memory, of which the header that was
+    // made for it says nothing.
+    void take_shard(std::uint32_t number) {
+        const TensorFile& shard = reader_.file(number);
+        if (!shard.is_header_made || shards_.contains(number)) {
+            return;
         }
-        const std::vector<StateView> views = views_of(tree);
-        std::vector<std::size_t> names(tree.tensors.size(), 0);
-        for (const StateView& view : views) {
-            ++names[view.tensor];
+        stream::FileBytes bytes(engine_, shard.file);
+        FileContent content = read_content(bytes, shard.path);
+        auto* const torch = std::get_if<format::torch_file::File>(&content);
+        if (torch == nullptr || shard.update) {
+            refuse("it was saved again just then; update it when that is over",
+                   ErrorCode::kChanged);
         }
-        for (std::size_t i = 1; i < tree.tensors.size(); ++i) {
-            const TensorValue& t = tree.tensors[i];
-            if (names[i - 1] == 0 && is_made_from(t, tree.tensors[i - 1])) {
-                --users[t.storage];
+        const auto& kept = *shards_.emplace(number, std::move(*torch)).first;
+        const StoredByName inside = stored_in(kept.second);
+        for (std::size_t i = 0; i < reader_.items().size(); ++i) {
+            if (reader_.items()[i].described_by != number) {
+                continue;
             }
-        }
-        for (const StateView& view : views) {
-            const TensorValue& t = tree.tensors[view.tensor];
-            Stored stored{t.storage, tensor::row_of(t.type).name, t.shape, &t,
-                          users[t.storage] > 1 || names[view.tensor] > 1};
-            if (t.type == tensor::ElementType::kF4E2M1 && !stored.shape.empty()) {
-                stored.shape.back() *= 2;  // torch counts pairs
+            const std::string& name = reader_.tensor(i).name;
+            const auto found = inside.find(name);
+            if (found == inside.end()) {
+                refuse("it was saved again just then; update it when that is over",
+                       ErrorCode::kChanged);
             }
-            if (!stored_.emplace(view.name, stored).second) {
-                ambiguous_.insert(view.name);
-            }
+            stored_.at(name) = found->second;
+            stored_.at(name).item = i;
         }
+    }
+
+    // The .pt that a file is, or nullptr.
+    [[nodiscard]] const format::torch_file::File* torch_of(std::uint32_t number) const {
+        const auto found = shards_.find(number);
+        return found != shards_.end() ? &found->second : reader_.torch_file();
     }
 
     const Stored& find(const StateTensor& given) const {
@@ -158,7 +209,7 @@ private:
                             path_, name, names.size()));
         }
         const Stored& stored = found->second;
-        if (ambiguous_.contains(given.name)) {
+        if (stored.is_ambiguous) {
             refuse(fmt::format("two tensors have the name {}", name));
         }
         if (given.dtype != stored.dtype || given.shape != stored.shape) {
@@ -183,7 +234,7 @@ private:
         if (stored.view != nullptr) {
             const TensorValue& t = *stored.view;
             const std::string name = format::shown(given.name);
-            if (t.conjugated || t.negated || !covers(t, item.bytes)) {
+            if (t.conjugated || t.negated || !covers(t, stored.storage->bytes)) {
                 refuse(fmt::format("tensor {} is a view of a part of its storage, or conjugated or "
                                    "negated; save the state instead",
                                    name),
@@ -192,7 +243,7 @@ private:
             if (!is_plain(t)) {
                 out.strided = &t;
             }
-            plan_crcs(stored.item, out);
+            plan_crcs(item.described_by, *stored.storage, out);
         } else {
             plan_digits(item, out);
         }
@@ -203,12 +254,12 @@ private:
         return out;
     }
 
-    void plan_crcs(std::size_t storage, PlannedTensor& out) {
-        if (reader_.torch_file()->form != format::torch_file::Form::kZip) {
+    void plan_crcs(std::uint32_t number, const format::zip::Record& storage, PlannedTensor& out) {
+        if (torch_of(number)->form != format::torch_file::Form::kZip) {
             return;
         }
-        stream::FileBytes bytes(engine_, reader_.file(0).file);
-        auto places = format::zip::crc_places(bytes, reader_.torch_file()->storages[storage]);
+        stream::FileBytes bytes(engine_, reader_.file(number).file);
+        auto places = format::zip::crc_places(bytes, storage);
         if (!places) {
             refuse(places.error().message, ErrorCode::kDamaged);
         }
@@ -264,7 +315,7 @@ private:
                 file.others.emplace_back(offset, bytes);
             }
         };
-        if (const auto* const torch = reader_.torch_file()) {
+        if (const auto* const torch = torch_of(file.number)) {
             for (const format::zip::Record& storage : torch->storages) {
                 add(storage.offset, storage.bytes);
             }
@@ -279,8 +330,8 @@ private:
     Engine& engine_;
     const TensorReader& reader_;
     const std::string& path_;
-    std::unordered_map<std::string, Stored> stored_;
-    std::unordered_set<std::string> ambiguous_;
+    std::map<std::uint32_t, format::torch_file::File> shards_;  // of torch.save, by their numbers
+    StoredByName stored_;
     std::unordered_map<std::uint32_t, std::uint64_t> digits_;  // of a file
 };
 
@@ -289,7 +340,7 @@ private:
 std::vector<PlannedFile> plan_update(Engine& engine, const TensorReader& reader,
                                      const std::string& path,
                                      std::span<const StateTensor> tensors) {
-    return Planner(engine, reader, path).run(tensors);
+    return Planner(engine, reader, path, tensors).run(tensors);
 }
 
 }  // namespace penstock::state

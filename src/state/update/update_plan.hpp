@@ -27,7 +27,8 @@ struct PlannedTensor {
     const StateTensor* given = nullptr;
     std::uint64_t offset = 0;  ///< of its bytes in the file, all of a storage in a .pt
     std::uint64_t bytes = 0;
-    /// Set where its elements lie in another order there (it was saved transposed): of the reader.
+    /// The tensor of the reader, if its elements lie in another order there (it was saved
+    /// transposed).
     const format::TensorValue* strided = nullptr;
     std::vector<std::uint64_t> crc_places = {};  ///< of the CRC-32 of its bytes
     /// The place of the digits of its checksums, one of each `piece_bytes`; 0: it has none.
