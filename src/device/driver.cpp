@@ -99,8 +99,7 @@ std::string_view advice(CUresult result) {
     }
 }
 
-std::string name_of(CUresult result, const cuGetErrorName_type* name,
-                    const cuGetErrorString_type* text) {
+std::string name_of(CUresult result, cuGetErrorName_type* name, cuGetErrorString_type* text) {
     const char* said = nullptr;
     const char* meant = nullptr;
     if (name != nullptr && name(result, &said) != CUDA_SUCCESS) {
