@@ -32,8 +32,9 @@ def update(f: Path, tensors: Mapping[str, Any], *, progress: Progress = False) -
 
     Raises KeyError for an unknown name. ValueError for another type or shape, a tensor that shares its memory with
     others, a file with several hard links or of a CheckpointStore, and for a log that does not fit the file, which is
-    left. Unsupported for a tensor that is a part of its storage. penstock.Error (an OSError) for a read-only
-    file, a full disk, or another update that is under way. One process at a time updates a file."""
+    left. Unsupported for a tensor that is a part of its storage. Changed for a file that another program writes to or
+    replaces meanwhile, which stays. penstock.Error (an OSError) for a read-only file, a full disk, a name too long for
+    a log, or another update that is under way. One process at a time updates a file."""
     if not isinstance(tensors, Mapping):
         raise TypeError(f"update: tensors: expected a mapping of names to tensors, got {_arguments.got(tensors)}")
     rows, torch = [], sys.modules.get("torch")

@@ -256,6 +256,21 @@ def test_indexes_of_one_name_whose_shards_share_a_folder(tmp_path):
     assert not [f for f in os.listdir(tmp_path / "shards") if LOG in f]
 
 
+def test_an_index_that_has_a_file_by_two_names(tmp_path):
+    shard, link = tmp_path / "x.safetensors", tmp_path / "y.safetensors"
+    penstock.save({"a": torch.ones(3000), "b": torch.ones(3000)}, shard)
+    link.symlink_to(shard.name)
+    index = tmp_path / ("m" + INDEX)
+    index.write_text(json.dumps({"metadata": {}, "weight_map": {"a": shard.name, "b": link.name}}))
+    before = contents(tmp_path)
+    with pytest.raises(penstock.Unsupported, match="x.safetensors.*two names.*nothing was written"):
+        penstock.update(index, {"a": torch.zeros(3000), "b": torch.zeros(3000)})
+    assert contents(tmp_path) == before
+    for name in ("a", "b"):
+        penstock.update(index, {name: torch.zeros(3000)})
+    same(penstock.load(index), {"a": torch.zeros(3000), "b": torch.zeros(3000)})
+
+
 @pytest.mark.parametrize("kind", ["text", "folder", "link", "cut"])
 def test_what_has_the_name_of_the_log_of_an_index_stays(tmp_path, kind):
     path = tmp_path / ("m" + INDEX)

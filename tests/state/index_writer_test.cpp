@@ -186,11 +186,13 @@ TEST_F(IndexWriter, AnIndexThatCannotBeReadKeepsThem) {
 
 TEST_F(IndexWriter, AFolderOfACheckpointIsRefused) {
     save(1);
-    put("manifest.json", "{}");
+    put("manifest.json", R"({"penstock_checkpoint":1,"generation")");
     const Error error = error_of(2);
     EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument);
     EXPECT_NE(std::string(error.what()).find("in another folder"), std::string::npos);
     EXPECT_EQ(names().size(), 4U);
+    put("manifest.json", R"({"name":"of a web app"})");
+    save(2);
 }
 
 TEST_F(IndexWriter, WhatIsStoppedLeavesTheOldOne) {

@@ -64,6 +64,18 @@ void add_witnesses(const Places& stretches, std::vector<UpdateLog::Witness>& out
     }
 }
 
+// Renders a head that readers take: one that they do not would be a damaged log to them.
+std::string checked_head(const UpdateLog& log, const std::string& path) {
+    std::string head = render_update_log(log);
+    if (!parse_update_log(std::as_bytes(std::span(head)), log.log_bytes)) {
+        base::raise(base::error(ErrorCode::kUnsupported, kWriteLog,
+                                "the log of this update would not be read; nothing was written. "
+                                "Save the state instead",
+                                path));
+    }
+    return head;
+}
+
 class LogWriter {
 public:
     LogWriter(Engine& engine, const FileSystem& files, const std::string& path, const File& file,
@@ -90,7 +102,7 @@ public:
         testify(written);
         PatchedBytes patched(source_, log_.patches);
         log_.structure_sum = structure_sum(patched, log_.head_end, log_.tail_begin);
-        const std::string head = render_update_log(log_);
+        const std::string head = checked_head(log_, path_);
         stream::write_when_room(engine_, out->file(), std::as_bytes(std::span(head)), 0);
         return out;
     }
@@ -282,7 +294,7 @@ std::unique_ptr<Replacement> write_leader(Engine& engine, const FileSystem& file
     log.id = group.id;
     log.followers = group.followers;
     log.log_bytes = render_update_log(log).size();
-    const std::string head = render_update_log(log);
+    const std::string head = checked_head(log, path);
     auto out = std::make_unique<Replacement>(files, path);
     files.take_attributes(like, out->file());
     stream::write_when_room(engine, out->file(), std::as_bytes(std::span(head)), 0);

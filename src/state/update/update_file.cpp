@@ -126,6 +126,12 @@ public:
             if (!locked_.contains(paths.back())) {
                 refuse_update("it was saved again just then; update it when that is over", path_);
             }
+            if (planned_.contains(paths.back())) {  // there is one log of a file
+                refuse_update(
+                    "the index has this file by two names; update the tensors of one "
+                    "name after those of the other",
+                    paths.back(), ErrorCode::kUnsupported);
+            }
             const TensorFile& file = reader.file(plan.number);
             planned_[paths.back()] = file.status ? *file.status : take(paths.back()).status();
         }
