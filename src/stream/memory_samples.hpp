@@ -9,6 +9,7 @@
 
 #include <penstock/checkpoint.hpp>
 #include <penstock/memory.hpp>
+#include <penstock/types.hpp>
 
 #include <span>
 

@@ -100,7 +100,7 @@ private:
             request.extents.push_back(
                 {expected_.header_bytes, {data_of(batch.first + i), expected_.data_bytes}, i});
         }
-        numbers_[&batch - batches_.data()] = group_.add(begin(request));
+        numbers_[static_cast<std::size_t>(&batch - batches_.data())] = group_.add(begin(request));
     }
 
     // One batch alone is waited for: then a few small files are read here and now.

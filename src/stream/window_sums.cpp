@@ -80,7 +80,8 @@ MemoryLook renumbered(const MemoryLook& look, std::vector<std::size_t> numbers) 
         if (!gone) {
             return std::nullopt;
         }
-        return given[std::find(asked.begin(), asked.end(), *gone) - asked.begin()];
+        const auto place = std::find(asked.begin(), asked.end(), *gone) - asked.begin();
+        return given[static_cast<std::size_t>(place)];
     };
 }
 
@@ -161,11 +162,12 @@ WindowSums::Pieces WindowSums::pieces(std::size_t source, std::uint64_t begin,
                                       std::uint64_t end) const {
     const Pieces all = all_of(source);
     const auto from = pieces_.begin();
+    const auto stop = from + static_cast<std::ptrdiff_t>(all.last);
     const auto first = std::partition_point(
-        from + all.first, from + all.last,
+        from + static_cast<std::ptrdiff_t>(all.first), stop,
         [&](const Piece& piece) { return piece.begin + piece.bytes <= begin; });
-    const auto last = std::partition_point(first, from + all.last,
-                                           [&](const Piece& piece) { return piece.begin < end; });
+    const auto last =
+        std::partition_point(first, stop, [&](const Piece& piece) { return piece.begin < end; });
     return {static_cast<std::size_t>(first - from), static_cast<std::size_t>(last - from)};
 }
 
