@@ -219,8 +219,9 @@ struct UpdateFileOptions {
 /// shape, a tensor that shares its memory with others of the state, a file with several hard links
 /// or of a CheckpointStore, and for a log next to the file that does not fit it, which is left;
 /// kUnsupported for a tensor that is a part of its storage; kDamaged for a damaged file or log;
-/// kChanged for a file that another program writes to meanwhile, which stays; EACCES for a file
-/// that is read-only; EWOULDBLOCK while another process updates it; ENOSPC.
+/// kChanged for a file that another program writes to, replaces or links meanwhile, which stays (if
+/// it is replaced while it is written, too); EACCES for a file that is read-only; ENAMETOOLONG if
+/// the name of its log is too long; EWOULDBLOCK while another process updates it; ENOSPC.
 /// Blocks; thread-safe.
 PENSTOCK_API void update_file(const std::shared_ptr<Engine>& engine, const std::string& path,
                               std::span<const StateTensor> tensors,

@@ -5,8 +5,8 @@
 #include "base/path.hpp"
 #include "store/keep/retention.hpp"
 #include "store/keep/store_folder.hpp"
-#include "store/store_support.hpp"
 #include "store/read/stored_source.hpp"
+#include "store/store_support.hpp"
 #include "support/crash_harness.hpp"
 #include "support/error_of.hpp"
 

@@ -5,9 +5,9 @@
 #include "base/raise.hpp"
 #include "format/shard_index.hpp"
 #include "format/utf8.hpp"
-#include "state/writing/file_writer.hpp"
 #include "state/index/index_folder.hpp"
 #include "state/update/checkpoint_folder.hpp"
+#include "state/writing/file_writer.hpp"
 #include "stream/when_room.hpp"
 
 #include <fmt/format.h>

@@ -6,8 +6,8 @@
 #include "base/planted.hpp"
 #include "base/raise.hpp"
 #include "store/identity/parts_name.hpp"
-#include "store/manifest/stock_index.hpp"
 #include "store/keep/store_folder.hpp"
+#include "store/manifest/stock_index.hpp"
 #include "store/stuck/folder_content.hpp"
 #include "stream/checksum.hpp"
 
