@@ -191,12 +191,12 @@ struct LoadedState {
 //     penstock::update_file(engine, "model.safetensors", {&bias, 1});
 //
 // The new bytes, and the checksums that cover them, are first made durable in a log next to the
-// file
-// (`model.safetensors.penstock-update`), then written into the file, which is synced, and then the
-// log is removed. After a crash at any point all that reads the file through this library gives all
-// of the old tensors or all of the new ones: from the file, or from the file and the log. The next
-// update_file() of the file finishes what was interrupted. Readers that do not know the log, such
-// as torch.load() and safetensors, may meet a part of the update between a crash and that call.
+// file (`model.safetensors.penstock-update`), then written into the file, which is synced, and then
+// the log is removed. After a crash at any point all that reads the file through this library gives
+// all of the old tensors or all of the new ones: from the file, or from the file and the log. The
+// next update_file() of the file finishes what was interrupted. Readers that do not know the log,
+// such as torch.load() and safetensors, may meet a part of the update between a crash and that
+// call.
 
 struct UpdateFileOptions {
     Progress progress = {};  ///< bytes of the tensors, while they go to the log
