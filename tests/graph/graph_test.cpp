@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace penstock::features {
+namespace penstock::graph {
 namespace {
 
 using test::error_of;
@@ -303,4 +303,4 @@ TEST_P(GraphFilesTest, OutlivesItsFilesAndEngine) {
 }
 
 }  // namespace
-}  // namespace penstock::features
+}  // namespace penstock::graph

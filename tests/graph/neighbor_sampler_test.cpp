@@ -20,7 +20,7 @@
 #include <tuple>
 #include <vector>
 
-namespace penstock::features {
+namespace penstock::graph {
 namespace {
 
 using test::error_of;
@@ -332,4 +332,4 @@ TEST(NeighborSamplerTest, WithoutRelationsOrTypes) {
 }
 
 }  // namespace
-}  // namespace penstock::features
+}  // namespace penstock::graph

@@ -16,7 +16,7 @@
 #include <set>
 #include <vector>
 
-namespace penstock::features {
+namespace penstock::graph {
 namespace {
 
 using test::error_of;
@@ -181,4 +181,4 @@ TEST(ZipfRowsTest, RefuseWhatIsNoLaw) {
 }
 
 }  // namespace
-}  // namespace penstock::features
+}  // namespace penstock::graph

@@ -21,6 +21,9 @@
 #include "state/stored_rows.hpp"
 #include "state/structure/structure.hpp"
 #include "state/update/checkpoint_folder.hpp"
+#include "state/writing/file_image.hpp"
+#include "state/writing/file_writer.hpp"
+#include "state/writing/state_image.hpp"
 #include "store/keep/store_folder.hpp"
 #include "store/read/stored_source.hpp"
 

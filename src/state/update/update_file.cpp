@@ -22,6 +22,7 @@
 #include "state/update/find_update.hpp"
 #include "state/update/log_writer.hpp"
 #include "state/update/update_plan.hpp"
+#include "state/writing/state_image.hpp"
 #include "stream/checksum.hpp"
 
 #include <penstock/state_file.hpp>

@@ -5,6 +5,7 @@
 #include "base/path.hpp"
 #include "base/planted.hpp"
 #include "base/raise.hpp"
+#include "base/text/hex.hpp"
 #include "store/identity/parts_name.hpp"
 #include "store/keep/store_folder.hpp"
 #include "store/manifest/stock_index.hpp"

@@ -2,6 +2,7 @@
 #include "store/keep/unfinished.hpp"
 
 #include "base/path.hpp"
+#include "base/text/hex.hpp"
 #include "store/identity/parts_name.hpp"
 #include "store/keep/removal.hpp"
 #include "store/keep/store_folder.hpp"
