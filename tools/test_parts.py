@@ -269,7 +269,7 @@ def all_parts(level="long"):
                 pytest_shares("tests/tools", AT_ONCE),
             ],
         ),
-        Part("release", 780, [build("release"), tests("release", seeds=100_000)]),
+        Part("release", 780, [build("release"), tests("release", seeds=25_000 if level == "test" else 100_000)]),
         Part(
             "python",
             520,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a property test searches: PENSTOCK_TEST_SEEDS. `make test` sets 100,000, the sanitizers
-// less, `make test-long` more.
+// How long a property test searches: PENSTOCK_TEST_SEEDS. `make test` sets 25,000, `.ci/run`
+// 100,000, the sanitizers less, `make test-long` more.
 #pragma once
 
 #include <cstdint>
