@@ -70,14 +70,15 @@ def pytest_step(folder, **more):
     return Step("pytest", pytest(folder), count="junit", **more)
 
 
-def pytest_shares(folder, shares):
-    """The test files of a folder as `shares` commands of about equal size, to be run concurrently."""
+def pytest_shares(folder, shares, parallel=None):
+    """The test files of a folder as `shares` commands of about equal size, `parallel` of them (all) at once. More of
+    them cost a start each, and end together more nearly: size says little of time."""
 
     def find():
         files = sorted((ROOT / folder).rglob("test_*.py"), key=lambda path: path.stat().st_size)
         return [(f"pytest-{i + 1}", pytest(*sorted(files[i::shares]))) for i in range(min(shares, len(files)))]
 
-    return Step(f"pytest {folder}", find, count="junit", parallel=shares)
+    return Step(f"pytest {folder}", find, count="junit", parallel=parallel or shares)
 
 
 def pytest_folders(*folders):
@@ -273,7 +274,7 @@ def all_parts(level="long"):
         Part(
             "python",
             520,
-            [WHEEL, pytest_shares("python/tests", AT_ONCE)],
+            [WHEEL, pytest_shares("python/tests", 3 * AT_ONCE, AT_ONCE)],
             needs=["pyproject.toml", "python/tests"],
         ),
         Part(

@@ -21,7 +21,7 @@ SOURCES = pathlib.Path(__file__).parents[2] / "src" / "format"
 READERS = (
     "file_kind",
     "torch_file",
-    "zip_reader",
+    "zip/zip_reader",
     "pickle/pickle_reader",
     "pickle/pickle_unread",
     "safetensors_reader",
