@@ -70,12 +70,16 @@ def pytest_step(folder, **more):
     return Step("pytest", pytest(folder), count="junit", **more)
 
 
-def pytest_shares(folder, shares, parallel=None):
+def pytest_shares(folder, shares, parallel=None, without=None):
     """The test files of a folder as `shares` commands of about equal size, `parallel` of them (all) at once. More of
-    them cost a start each, and end together more nearly: size says little of time."""
+    them cost a start each, and end together more nearly: size says little of time. `without` is a folder that another
+    part has."""
 
     def find():
-        files = sorted((ROOT / folder).rglob("test_*.py"), key=lambda path: path.stat().st_size)
+        files = [
+            path for path in (ROOT / folder).rglob("test_*.py") if without not in path.relative_to(ROOT / folder).parts
+        ]
+        files.sort(key=lambda path: path.stat().st_size)
         return [(f"pytest-{i + 1}", pytest(*sorted(files[i::shares]))) for i in range(min(shares, len(files)))]
 
     return Step(f"pytest {folder}", find, count="junit", parallel=parallel or shares)
@@ -273,8 +277,8 @@ def all_parts(level="long"):
         Part("release", 780, [build("release"), tests("release", seeds=25_000 if level == "test" else 100_000)]),
         Part(
             "python",
-            520,
-            [WHEEL, pytest_shares("python/tests", 3 * AT_ONCE, AT_ONCE)],
+            400,
+            [WHEEL, pytest_shares("python/tests", 3 * AT_ONCE, AT_ONCE, without="deepnvme")],
             needs=["pyproject.toml", "python/tests"],
         ),
         Part(
@@ -283,8 +287,10 @@ def all_parts(level="long"):
             150,
             [WHEEL, pytest_folders("tests/benchmarks", "tests/examples")],
             needs=["tests/benchmarks/test_*.py", "examples/*.cpp"],
+            level="ci",
         ),
         # Other people's programs on ours, and what the documents show.
+        Part("deepnvme", 120, [WHEEL, pytest_shares("python/tests/deepnvme", AT_ONCE)], level="ci"),
         Part(
             "deepspeed",
             360,
