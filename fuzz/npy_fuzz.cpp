@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as a .npy file: an error with a text, or a header that is within its limits and the
 // same whatever follows it.
-#include "format/npy.hpp"
+#include "format/numpy/npy.hpp"
 
 #include <algorithm>
 #include <cstdlib>

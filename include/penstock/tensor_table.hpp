@@ -28,6 +28,7 @@ namespace penstock {
 enum class TableKind : std::uint8_t {
     kTorch,        ///< a `.pt`, the zip of torch.save
     kLegacyTorch,  ///< a `.pt` as torch before 1.6 wrote it
+    kNpz,          ///< a `.npz`, the zip of numpy.savez, not compressed
     kSafetensors,  ///< one file
     kIndex,        ///< an index, and the files that it names
     kCheckpoint,   ///< a checkpoint of a store

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "numpy_parts.hpp"
 
-#include "format/numpy_types.hpp"
+#include "format/numpy/numpy_types.hpp"
 #include "names.hpp"
 
 namespace penstock::python {

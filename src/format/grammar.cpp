@@ -2,7 +2,7 @@
 #include "format/grammar.hpp"
 
 #include "base/align.hpp"
-#include "format/numpy_types.hpp"
+#include "format/numpy/numpy_types.hpp"
 #include "format/rebuilt.hpp"
 #include "format/torch_types.hpp"
 #include "format/utf8.hpp"

@@ -3,7 +3,8 @@
 
 #include "base/align.hpp"
 #include "format/file_kind.hpp"
-#include "format/numpy_types.hpp"
+#include "format/numpy/npz.hpp"
+#include "format/numpy/numpy_types.hpp"
 #include "format/pickle/pickle.hpp"
 #include "format/torch_types.hpp"
 #include "format/zip/crc32.hpp"
@@ -64,17 +65,14 @@ Result<std::string> fetch(ByteSource& source, const zip::Record& record, std::ui
 // The records of one archive, by the part of their names after its folder.
 class Archive {
 public:
-    static Result<Archive> open(ByteSource& source) {
+    static Result<Archive> open(std::vector<zip::Record> records) {
         Archive archive;
-        PENSTOCK_TRY(records, zip::read_directory(source, &archive.bytes));
         constexpr std::string_view kPickle = "/data.pkl";
-        bool arrays = false;
         bool script = false;
         bool exported = false;
         for (const zip::Record& record : records) {
             const std::string_view name = record.name;
             exported = exported || name.ends_with("/archive_format");
-            arrays = arrays || name.ends_with(".npy");
             script = script || name.ends_with("/model.json") || name.ends_with("/attributes.pkl");
             const bool found =
                 name.ends_with(kPickle) && name.find('/') + kPickle.size() == name.size();
@@ -86,14 +84,13 @@ public:
         }
         if (archive.folder_.empty()) {
             return unsupported(
-                kReading,
-                arrays     ? "it is an archive of NumPy arrays (.npz), which numpy.load() reads"
-                : exported ? "it is a program of torch.export (.pt2), which torch.export.load() "
-                             "reads; save the state_dict of it instead"
-                : script   ? "it is a TorchScript archive of torch before 1.4, which "
-                             "torch.jit.load() reads"
-                           : "it is a zip without a data.pkl in its folder: not written by "
-                             "torch.save (TorchScript, or a zip of something else)");
+                kReading, exported
+                              ? "it is a program of torch.export (.pt2), which torch.export.load() "
+                                "reads; save the state_dict of it instead"
+                          : script ? "it is a TorchScript archive of torch before 1.4, which "
+                                     "torch.jit.load() reads"
+                                   : "it is a zip without a data.pkl in its folder: not written by "
+                                     "torch.save (TorchScript, or a zip of something else)");
         }
         for (zip::Record& record : records) {
             if (record.name.starts_with(archive.folder_)) {
@@ -108,8 +105,6 @@ public:
         const auto found = records_.find(name);
         return found == records_.end() ? nullptr : &found->second;
     }
-
-    std::uint64_t bytes = 0;  ///< of all of it
 
 private:
     std::string folder_;  // with its slash
@@ -163,9 +158,14 @@ Result<std::vector<std::uint8_t>> swap_units(const ValueTree& tree) {
 }
 
 Result<File> read_zip(ByteSource& source) {
-    PENSTOCK_TRY(archive, Archive::open(source));
     File file;
-    file.bytes = archive.bytes;
+    PENSTOCK_TRY(records, zip::read_directory(source, &file.bytes));
+    if (npz::is_npz(records)) {
+        PENSTOCK_TRY(arrays, npz::read(source, std::move(records)));
+        arrays.bytes = file.bytes;
+        return arrays;
+    }
+    PENSTOCK_TRY(archive, Archive::open(std::move(records)));
     if (archive.find("constants.pkl") != nullptr) {
         return unsupported(kReading,
                            "it is a TorchScript archive, which is a program; save its "

@@ -60,7 +60,11 @@ private:
     std::vector<zip::NewRecord> records_;
 };
 
-enum class Form : std::uint8_t { kZip, kLegacy };
+enum class Form : std::uint8_t {
+    kZip,
+    kLegacy,
+    kNpz,  ///< arrays of NumPy, read as a dict of tensors
+};
 
 struct File {
     ValueTree tree;
@@ -73,8 +77,8 @@ struct File {
     std::vector<std::uint8_t> swap_units;
 };
 
-/// Reads everything but the storages. `check_crcs` adds the CRCs of the storages, which reads the
-/// whole file; that of the pickle is always checked.
+/// Reads everything but the storages, also of a `.npz`. `check_crcs` adds the CRCs of the storages,
+/// which reads the whole file; that of the pickle is always checked.
 [[nodiscard]] Result<File> read(ByteSource& source, bool check_crcs = false);
 
 }  // namespace penstock::format::torch_file

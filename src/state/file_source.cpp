@@ -24,6 +24,18 @@ std::uint64_t total_bytes(std::span<const TensorReader::Item> items) {
                            [](std::uint64_t sum, const auto& item) { return sum + item.bytes; });
 }
 
+TableKind kind_of(format::torch_file::Form form) {
+    switch (form) {
+        case format::torch_file::Form::kZip:
+            return TableKind::kTorch;
+        case format::torch_file::Form::kLegacy:
+            return TableKind::kLegacyTorch;
+        case format::torch_file::Form::kNpz:
+            break;
+    }
+    return TableKind::kNpz;
+}
+
 }  // namespace
 
 FileSource::FileSource(std::shared_ptr<Engine> engine, const FileSystem& files,
@@ -31,10 +43,9 @@ FileSource::FileSource(std::shared_ptr<Engine> engine, const FileSystem& files,
     : engine_(engine), reader_(std::move(engine), files, path, {}, true) {
     const auto* const torch = reader_.torch_file();
     table_.path = path;
-    table_.kind = reader_.is_index()                              ? TableKind::kIndex
-                  : torch == nullptr                              ? TableKind::kSafetensors
-                  : torch->form == format::torch_file::Form::kZip ? TableKind::kTorch
-                                                                  : TableKind::kLegacyTorch;
+    table_.kind = reader_.is_index() ? TableKind::kIndex
+                  : torch == nullptr ? TableKind::kSafetensors
+                                     : kind_of(torch->form);
     for (std::size_t i = 0; i < reader_.files(); ++i) {
         table_.files.push_back(reader_.file(i).path);
     }

@@ -35,6 +35,8 @@ std::string_view Source::kind() const {
             return "torch file";
         case TableKind::kLegacyTorch:
             return "legacy torch file";
+        case TableKind::kNpz:
+            return "archive of NumPy arrays";
         case TableKind::kSafetensors:
             return "safetensors file";
         case TableKind::kIndex:

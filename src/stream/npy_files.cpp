@@ -2,7 +2,7 @@
 // Many .npy files as one array. A file's header and its elements are one request: the header goes
 // to memory of ours, and is looked at only where it is not the very bytes of the one before it.
 #include "base/raise.hpp"
-#include "format/npy.hpp"
+#include "format/numpy/npy.hpp"
 #include "stream/progress_clock.hpp"
 
 #include <penstock/engine.hpp>

@@ -2,7 +2,7 @@
 // The adversarial corpus of the fuzzers (fuzz/corpus), also where no fuzzer is built: `ok_*` is
 // read, `unread_*` is read with place-holders in it, anything else is refused. What else may be
 // said of a file, its fuzzer says.
-#include "format/npy.hpp"
+#include "format/numpy/npy.hpp"
 #include "format/pickle/pickle.hpp"
 #include "format/safetensors.hpp"
 #include "format/shard_index.hpp"

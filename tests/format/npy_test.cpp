@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Headers of .npy files: what NumPy writes is understood, everything else is an error that says
 // why.
-#include "format/npy.hpp"
+#include "format/numpy/npy.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,8 @@
 #include "base/path.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
-#include "format/npy.hpp"
+#include "format/numpy/npy.hpp"
+#include "format/numpy/numpy_types.hpp"
 #include "format/utf8.hpp"
 #include "state/writing/replace.hpp"
 
@@ -46,29 +47,6 @@ T unwrap_at(base::Result<T> result, const std::string& path) {
     return std::move(*result);
 }
 
-// "F32" for "<f4".
-std::string dtype_of(std::string_view numpy) {
-    const char kind = numpy.size() > 2 ? numpy[1] : ' ';
-    std::uint32_t bytes = 0;
-    if (numpy.size() > 2) {
-        std::from_chars(numpy.data() + 2, numpy.data() + numpy.size(), bytes);
-    }
-    switch (kind) {
-        case 'b':
-            return "BOOL";
-        case 'i':
-            return fmt::format("I{}", 8 * bytes);
-        case 'u':
-            return fmt::format("U{}", 8 * bytes);
-        case 'f':
-            return fmt::format("F{}", 8 * bytes);
-        case 'c':
-            return fmt::format("C{}", 8 * bytes);
-        default:
-            return {};
-    }
-}
-
 std::string stem_of(const std::string& path) {
     std::string name(base::last_name(path));
     if (name.size() > 4 && name.ends_with(".npy")) {
@@ -83,8 +61,8 @@ void describe_npy(OpenedFeatures& out, std::uint64_t bytes) {
         read_bytes(*out.engine, out.main, 0,
                    std::min(bytes, format::npy::kHeaderBytesMax + format::npy::kStartBytes));
     const auto header = unwrap_at(format::npy::read_header(start), path);
-    const std::string dtype = dtype_of(header.dtype);
-    if (dtype.empty() || header.shape.empty()) {
+    const auto type = format::element_type_of_numpy(header.dtype);
+    if (!type || header.shape.empty()) {
         refuse_file(ErrorCode::kUnsupported,
                     fmt::format("its elements are {} of {} dimensions; expected numbers, of 1 "
                                 "dimension or more, of which the first numbers the rows",
@@ -99,10 +77,10 @@ void describe_npy(OpenedFeatures& out, std::uint64_t bytes) {
     }
     Table table;
     table.name = stem_of(path);
-    table.dtype = dtype;
+    table.dtype = std::string(tensor::row_of(*type).name);
     table.row_shape.assign(header.shape.begin() + 1, header.shape.end());
     table.rows = header.shape[0];
-    table.row_bytes = row_bytes_of(dtype, table.row_shape);
+    table.row_bytes = row_bytes_of(table.dtype, table.row_shape);
     if (table.row_bytes == 0) {
         refuse_file(ErrorCode::kUnsupported,
                     fmt::format("its rows are {} of shape [{}]; expected 1 to 2^40 - 1 bytes of "

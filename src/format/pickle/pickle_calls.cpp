@@ -3,7 +3,7 @@
 
 #include "base/align.hpp"
 #include "format/grammar.hpp"
-#include "format/numpy_types.hpp"
+#include "format/numpy/numpy_types.hpp"
 #include "format/pickle/pickle_names.hpp"
 #include "format/pickle/pickle_unread.hpp"
 #include "format/utf8.hpp"

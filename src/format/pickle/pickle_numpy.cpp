@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The NumPy part of the calls: types, scalars, arrays.
 #include "base/align.hpp"
-#include "format/numpy_types.hpp"
+#include "format/numpy/numpy_types.hpp"
 #include "format/pickle/pickle_calls.hpp"
 
 #include <fmt/format.h>

@@ -4,7 +4,7 @@
 // that have been read; values are counted, and so are copies by calls. Values that may not be in a
 // state become place-holders (pickle_unread.hpp), some of them in the finished tree.
 #include "format/grammar.hpp"
-#include "format/numpy_types.hpp"
+#include "format/numpy/numpy_types.hpp"
 #include "format/pickle/pickle.hpp"
 #include "format/pickle/pickle_calls.hpp"
 #include "format/pickle/pickle_codes.hpp"

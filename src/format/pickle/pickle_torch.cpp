@@ -3,7 +3,7 @@
 // itself does with the same arguments is in its torch/_utils.py and torch/_tensor.py.
 #include "base/align.hpp"
 #include "format/grammar.hpp"
-#include "format/numpy_types.hpp"
+#include "format/numpy/numpy_types.hpp"
 #include "format/pickle/pickle_calls.hpp"
 #include "format/pickle/pickle_names.hpp"
 

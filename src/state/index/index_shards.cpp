@@ -74,6 +74,9 @@ struct OpenShard {
 // A plain tensor of torch.save lies in its file as it would in a .safetensors, so the shard gets
 // the header that this would have.
 void take_torch(OpenShard& shard, const format::torch_file::File& torch) {
+    if (torch.form == format::torch_file::Form::kNpz) {
+        not_read(shard.file.path, "an archive of NumPy arrays (.npz) is not read");
+    }
     if (torch.big_endian) {
         not_read(shard.file.path, "a file of a big-endian machine is not read");
     }

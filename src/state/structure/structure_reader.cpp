@@ -4,7 +4,7 @@
 // (which cannot be built), tensors that do not lie in their storage.
 #include "base/raise.hpp"
 #include "format/grammar.hpp"
-#include "format/numpy_types.hpp"
+#include "format/numpy/numpy_types.hpp"
 #include "format/safetensors.hpp"
 #include "format/torch_types.hpp"
 #include "state/structure/structure.hpp"

@@ -111,8 +111,15 @@ public:
             refuse("a big-endian machine saved it; save what load() gives, and update that",
                    ErrorCode::kUnsupported);
         }
-        if (reader_.torch_file() != nullptr) {
-            stored_ = stored_in(*reader_.torch_file());
+        const auto* const torch = reader_.torch_file();
+        if (torch != nullptr && torch->form == format::torch_file::Form::kNpz) {
+            refuse(
+                "it is a .npz, which is only read; save what load() gives as .safetensors, and "
+                "update that",
+                ErrorCode::kUnsupported);
+        }
+        if (torch != nullptr) {
+            stored_ = stored_in(*torch);
             return;
         }
         for (std::size_t i = 0; i < reader_.items().size(); ++i) {

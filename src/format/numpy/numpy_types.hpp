@@ -3,7 +3,10 @@
 // them.
 #pragma once
 
+#include "tensor/element_type.hpp"
+
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string_view>
 
@@ -50,6 +53,39 @@ namespace penstock::format {
             return n;
         case 'U':
             return *n * 4;
+        default:
+            return std::nullopt;
+    }
+}
+
+/// The type of the elements of "<f8", "|b1"; nothing for text, and for what numpy_item_bytes()
+/// has nothing for.
+[[nodiscard]] inline std::optional<tensor::ElementType> element_type_of_numpy(
+    std::string_view type) {
+    using enum tensor::ElementType;
+    const auto bytes = numpy_item_bytes(type);
+    if (!bytes) {
+        return std::nullopt;
+    }
+    const auto one_of = [&](std::initializer_list<tensor::ElementType> sizes) {
+        for (const tensor::ElementType one : sizes) {
+            if (tensor::row_of(one).torch_bytes() == *bytes) {
+                return std::optional(one);
+            }
+        }
+        return std::optional<tensor::ElementType>();
+    };
+    switch (type[1]) {
+        case 'b':
+            return kBool;
+        case 'i':
+            return one_of({kI8, kI16, kI32, kI64});
+        case 'u':
+            return one_of({kU8, kU16, kU32, kU64});
+        case 'f':
+            return one_of({kF16, kF32, kF64});
+        case 'c':
+            return one_of({kC64, kC128});
         default:
             return std::nullopt;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "format/npy.hpp"
+#include "format/numpy/npy.hpp"
 
-#include "format/numpy_types.hpp"
+#include "format/numpy/numpy_types.hpp"
 
 #include <fmt/format.h>
 
