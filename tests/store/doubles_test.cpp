@@ -21,6 +21,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace penstock::store {
@@ -52,11 +53,12 @@ protected:
     [[nodiscard]] CheckpointStore store(const StoreOptions& options = kAll) const {
         return {rig_.engine(), rig_.files(), folders_, options};
     }
-    CheckpointInfo save(CheckpointStore& store, std::uint64_t step = 0) {
+    CheckpointInfo save(CheckpointStore& store, std::uint64_t step = 0,
+                        CheckpointMetadata metadata = {}) {
         for (std::size_t i = 0; i < tensors_.size(); ++i) {
             tensors_.change(i, ++seed_);
         }
-        return store.save(tensors_.state(), {.step = step});
+        return store.save(tensors_.state(), {.step = step, .metadata = std::move(metadata)});
     }
     // As `cp -a` does.
     void copy(const std::string& from, const std::string& to) const {
@@ -198,6 +200,22 @@ TEST(DoublesOutdated, NeitherGoesBecauseOfTheOther) {
     EXPECT_THAT(outdated(infos, keeping(1)), ElementsAre(0U, 1U, 2U));
 }
 
+// A copy under another number has the metric of its original, and a problem: best() passes it over.
+TEST_F(Doubles, ACopyIsNotTheBestInPlaceOfItsOriginal) {
+    StoreOptions options = keeping(1);
+    options.keep_best = 1;
+    options.metric = {.name = "loss"};
+    CheckpointStore store = this->store(options);
+    const CheckpointInfo best = save(store, 0, {{"loss", 1.0}});
+    copy(best.path, "/0/store/00000050-step-0");
+    for (int i = 0; i < 3; ++i) {
+        save(store, 0, {{"loss", 5.0}});
+        const auto found = store.best(options.metric, 1);
+        ASSERT_THAT(found, SizeIs(1));
+        EXPECT_EQ(found.front().path, best.path);
+    }
+}
+
 // A copy that was read says nothing of its original.
 TEST_F(Doubles, ACopyThatIsGoodMakesNoOriginalGood) {
     std::string second;
@@ -249,6 +267,19 @@ TEST_F(DoublesOfParts, ACopyKeepsTheShardsOfItsOriginal) {
         save(store);
         expect_holds(*rig_.engine(), rig_.files(), there, saved);
     }
+}
+
+// The disk was moved while the store is open, and its old path leads to it: links of the copy do.
+TEST_F(DoublesOfParts, ACopyKeepsItsShardsOnADiskThatWasMoved) {
+    CheckpointStore store = this->store(keeping(1));
+    const CheckpointInfo first = save(store);
+    const Tensors saved = tensors_;
+    copy(first.path, "/0/store/best");
+    rig_.files().rename("/1/store", "/1/moved");
+    rig_.files().symbolic_link("/1/moved", "/1/store");
+    save(store);
+    save(store);
+    expect_holds(*rig_.engine(), rig_.files(), "/0/store/best", saved);
 }
 
 // A removal that met its pin was killed before it gave the name back. Its manifest has another

@@ -331,12 +331,13 @@ bool Remover::is_copied(const Folder& store, const std::string& hidden, const Ma
     if (shard == manifest.shards.end()) {
         return false;
     }
-    const std::string there = join(parts, shard->file);
+    // Its disk may have moved since the store was opened, with a link in its old place.
+    const std::string there = files_.resolve(join(parts, shard->file));
     const std::vector<std::string> names = store.list();
     return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
         const std::string path = join(store.path(), name);
         try {
-            return name != hidden &&
+            return name != hidden && !going_.contains(name) &&
                    (!hidden_generation(name) || is_there(files_, join(path, kPinnedName))) &&
                    files_.resolve(join(path, shard->file)) == there;
         } catch (const Error&) {  // a folder without permission, or a loop of links
@@ -464,6 +465,7 @@ std::uint64_t Remover::remove(std::span<const std::string> checkpoints) {
         });
     }
     store.sync();
+    going_.insert(hidden.begin(), hidden.end());
     std::uint64_t freed = 0;
     for (const std::string& name : hidden) {
         freed += attempt(join(store.path(), name), [&] { return remove_hidden(store, name); });

@@ -37,6 +37,7 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -112,7 +113,8 @@ private:
     const Ownership& owner_;
     StuckRemovals* stuck_;
     std::vector<std::string> left_;
-    std::exception_ptr trouble_;  // the first error; the rest was tried all the same
+    std::set<std::string> going_;  // renamed by remove(), and no pin was there
+    std::exception_ptr trouble_;   // the first error; the rest was tried all the same
 };
 
 }  // namespace penstock::store

@@ -276,7 +276,8 @@ bool Retention::is_whole(const CheckpointEntry& entry) {
 }
 
 // The values by which the best are found. A manifest that the system refuses to give may be that of
-// the best: its checkpoint is kept this time.
+// the best: its checkpoint is kept this time. What has a problem (a copy under another number) is
+// not remembered: is_whole() asks what it remembers for no more than its shards.
 void Retention::add_metadata(std::span<const CheckpointEntry> checkpoints,
                              std::vector<CheckpointInfo>& infos) {
     for (std::size_t i = 0; i < infos.size(); ++i) {
@@ -290,6 +291,11 @@ void Retention::add_metadata(std::span<const CheckpointEntry> checkpoints,
                 infos[i].pinned = true;
             }
             if (!found || found->error) {
+                continue;
+            }
+            if (!found->info.problem.empty()) {
+                infos[i].problem = found->info.problem;
+                infos[i].metadata = found->manifest.metadata;
                 continue;
             }
             remember(name, found->manifest, found->manifest_hash);
