@@ -220,3 +220,35 @@ def test_a_file_that_only_has_the_name_of_a_log_stays(tmp_path):
     penstock.save({"a": torch.ones(3)}, path)
     penstock.save(iter([("a", torch.ones(3))]), path)
     assert note.read_text() == "a text of mine\n"
+
+
+@pytest.mark.parametrize("name", ["torch.pt", "m" + INDEX])
+def test_a_file_that_gets_the_name_of_a_log_meanwhile_stays(tmp_path, name):
+    path, note = tmp_path / name, tmp_path / (name + LOG)
+    state = {"a": torch.ones(3000), "b": torch.ones(3000)}
+    if name == "torch.pt":
+        torch.save(state, path)
+    else:
+        penstock.save(state, path, shard_bytes=12_000)
+    there = sorted([*os.listdir(tmp_path), note.name])
+
+    def report(done, total):
+        note.write_text("a text of mine\n")
+        return True
+
+    with pytest.raises(penstock.Changed, match=f"{LOG}.*made this file.*nothing was written"):
+        penstock.update(path, {key: torch.zeros(3000) for key in state}, progress=report)
+    assert note.read_text() == "a text of mine\n" and sorted(os.listdir(tmp_path)) == there
+    note.unlink()
+    same(penstock.load(path), state)
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
+def test_a_folder_that_may_not_be_listed(tmp_path):
+    path = tmp_path / "s.safetensors"
+    WRITERS["stock.safetensors"]({"a": torch.ones(300), "b": torch.ones(5)}, path)
+    code = "import sys, numpy, penstock; penstock.update(sys.argv[1], {'a': numpy.zeros(300, 'f4')})"
+    refused = ["-P", tmp_path, "-e", "inject=open,openat:error=EACCES"]
+    subprocess.run(["strace", "-f", "-qq", "-o", "/dev/null", *refused, sys.executable, "-c", code, path], check=True)
+    assert os.listdir(tmp_path) == [path.name]
+    same(penstock.load(path), {"a": torch.zeros(300), "b": torch.ones(5)})

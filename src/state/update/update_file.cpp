@@ -305,8 +305,9 @@ private:
         remove(logs, first.log.id);
     }
 
-    // Removes logs of one call, in one folder. Returns when they are gone for good. If the file was
-    // replaced meanwhile, the name may be that of the log of another update.
+    // Removes logs of one call, in one folder. Returns when they are gone for good, if the folder
+    // may be listed. If the file was replaced meanwhile, the name may be that of the log of another
+    // update.
     void remove(const std::vector<std::string>& logs, std::uint64_t id) const {
         for (const std::string& log : logs) {
             try {
@@ -322,7 +323,19 @@ private:
             }
         }
         if (!logs.empty()) {
-            files_.sync_folder(base::folder_of(logs[0]));
+            sync_if_allowed(base::folder_of(logs[0]));
+        }
+    }
+
+    // A process that may not list a folder cannot open it to sync it. A log that comes back with a
+    // power cut then gives what the file has already.
+    void sync_if_allowed(const std::string& folder) const {
+        try {
+            files_.sync_folder(folder);
+        } catch (const Error& error) {
+            if (error.system_errno() != EACCES) {
+                throw;
+            }
         }
     }
 
@@ -421,6 +434,17 @@ private:
         }
     }
 
+    // Throws kChanged if another program gave the name of a log to its own file meanwhile. A leader
+    // whose other logs are gone may have it.
+    void check_free(const std::string& log) const {
+        const FoundUpdate there = open_update(engine_, files_, log);
+        if (there.found != UpdateFound::kNone && !(there.update && is_leader(there.update->log))) {
+            refuse_update(
+                "another program made this file, which has the name of the log, meanwhile", log,
+                ErrorCode::kChanged);
+        }
+    }
+
     // Throws kChanged if the file that is open is not the one with the name.
     void check_place(const std::string& path) const {
         if (!locked_.at(path).lock.held()) {
@@ -445,7 +469,7 @@ private:
     void commit(const std::vector<std::unique_ptr<Replacement>>& logs, std::uint64_t id) const {
         try {
             for (const auto& log : logs) {
-                log->commit();
+                log->commit(true, [&] { check_free(log->target()); });
             }
         } catch (const Error& error) {
             throw_taken_back(logs, id, error, {});

@@ -336,7 +336,7 @@ void Replacement::commit_as(const std::string& name, bool sync) {
     commit(sync);
 }
 
-void Replacement::commit(bool sync) {
+void Replacement::commit(bool sync, const std::function<void()>& look) {
     if (!is_of_this_process()) {
         base::raise(base::error(ErrorCode::kClosed, "save",
                                 "the process that began to write this file goes on with it; a "
@@ -345,6 +345,9 @@ void Replacement::commit(bool sync) {
     }
     if (sync) {
         file_.sync_data();
+    }
+    if (look) {
+        look();
     }
     try {
         if (open_folder_.is_open()) {

@@ -22,6 +22,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -61,7 +62,9 @@ public:
     /// `sync`: durable when it returns. Throws Error. Then the target is unchanged, except
     /// after an error of the folder's sync, whose message says so: the new file is there, and it
     /// may not survive a power cut.
-    void commit(bool sync = true);
+    /// `look` is called when the new file is durable, right before the rename; what it throws
+    /// leaves the target as it is.
+    void commit(bool sync = true, const std::function<void()>& look = {});
     /// Does the same under another name in the folder, which nothing has yet.
     void commit_as(const std::string& name, bool sync);
     /// An error of its file, or of commit(), with what to do where the file system cannot replace a
