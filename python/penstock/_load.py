@@ -225,13 +225,15 @@ class Wish:
         self.name, self.view, self.item, self.size = name, view, item, size
 
 
+def _aligned(storage: Any, wish: Wish) -> Any:
+    """The storage lies in memory as in the file: anywhere, in one of torch before 1.6. On some complex128 that are not
+    aligned torch ends the process."""
+    width = wish.view.element_size()
+    return storage.clone() if width > 8 and storage.data_ptr() % width else storage
+
+
 def _fetch(
-    source: Source,
-    wishes: list[Wish],
-    mapped: bool,
-    report: Any,
-    whole: bool = False,
-    devices: Sequence[Any] = (),
+    source: Source, wishes: list[Wish], mapped: bool, report: Any, whole: bool = False, devices: Sequence[Any] = ()
 ) -> list[Any]:
     """A separate tensor for each wish. whole: the wishes are all items, each of them whole. devices: for each wish the
     GPU to which it is read directly if possible, or None."""
@@ -245,7 +247,7 @@ def _fetch(
     parts = None if whole else [(wish.item, *span) for wish, span in zip(wishes, spans, strict=True)]
     out = []
     for wish, (_, length), (memory, at) in zip(wishes, spans, source.read(parts, mapped, report), strict=True):
-        tensor = view_of(storage_over(memory, at, length), wish.view, 0)
+        tensor = view_of(_aligned(storage_over(memory, at, length), wish), wish.view, 0)
         # A view with gaps does not own the memory between its elements, so it is copied.
         out.append(tensor if tensor.numel() * tensor.element_size() == length else _own(tensor, wish.name))
     return out
@@ -295,9 +297,10 @@ def _fetch_checked(source: Source, wishes: list[Wish]) -> list[Any]:
     """From a .pt whole storages are read, so that their CRCs can be checked; the results are views of them."""
     if source.kind != "pt":
         return _fetch(source, wishes, False, None)
-    sizes = {wish.item: wish.size for wish in wishes}
-    data = source.read([(item, 0, size) for item, size in sizes.items()], False, None)
-    made = {item: storage_over(*place, sizes[item]) for item, place in zip(sizes, data, strict=True)}
+    widest = {wish.item: wish for wish in sorted(wishes, key=lambda wish: wish.view.element_size())}
+    data = source.read([(item, 0, wish.size) for item, wish in widest.items()], False, None)
+    places = zip(widest.items(), data, strict=True)
+    made = {item: _aligned(storage_over(*place, wish.size), wish) for (item, wish), place in places}
     return [view_of(made[wish.item], wish.view) for wish in wishes]
 
 

@@ -9,6 +9,7 @@
 #include "names.hpp"
 #include "state.hpp"
 #include "state/state_views.hpp"
+#include "tensor/element_type.hpp"
 #include "torch_objects.hpp"
 #include "unread.hpp"
 #include "without_collection.hpp"
@@ -64,10 +65,30 @@ public:
 
     nb::object run() {
         const WithoutCollection making;
+        if (data_) {
+            align_storages();
+        }
         return value(tree_.root);
     }
 
 private:
+    // Storages lie in memory as they do in the file: anywhere in one of torch before 1.6. On some
+    // complex128 that are not aligned torch ends the process, so their storages are copied.
+    void align_storages() {
+        for (const format::TensorValue& t : tree_.tensors) {
+            const std::uint64_t width = tensor::row_of(t.type).torch_bytes();
+            if (width <= sizeof(std::uint64_t)) {
+                continue;
+            }
+            const nb::object storage = storages_[t.storage];
+            const nb::object device = storage.attr("device").attr("type");
+            if (PyUnicode_CompareWithASCIIString(device.ptr(), "cpu") == 0 &&
+                nb::cast<std::uintptr_t>(storage.attr("data_ptr")()) % width != 0) {
+                storages_[t.storage] = storage.attr("clone")();
+            }
+        }
+    }
+
     const nb::object& torch() {
         if (!torch_.is_valid()) {
             torch_ = nb::module_::import_("torch");

@@ -206,7 +206,7 @@ def test_load_of_folders(tmp_path, monkeypatch):
 def other_files():
     npy, npz, archive = io.BytesIO(), io.BytesIO(), io.BytesIO()
     numpy.save(npy, numpy.zeros(3))
-    numpy.savez(npz, a=numpy.zeros(3))
+    numpy.savez_compressed(npz, a=numpy.zeros(3))
     with zipfile.ZipFile(archive, "w") as made:
         made.writestr("word/document.xml", "<x/>")
     return [

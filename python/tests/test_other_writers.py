@@ -290,7 +290,7 @@ NOT_READ |= {
 # ---- other formats
 NOT_READ |= {
     "an array": (lambda: numpy_file(np.ones(3)), "numpy.load()"),
-    "arrays": (lambda: np.savez("a.npz", x=np.ones(3)) or "a.npz", "numpy.load()"),
+    "arrays of text": (lambda: np.savez("a.npz", x=np.array(["x"])) or "a.npz", "numpy.load()"),
     "compressed arrays": (lambda: np.savez_compressed("a.npz", x=np.ones(3)) or "a.npz", "numpy.load()"),
     "no arrays": (lambda: np.savez("a.npz") or "a.npz", "zip without a data.pkl"),
     "a tar": (tar, "tar"),

@@ -21,6 +21,7 @@ SOURCES = pathlib.Path(__file__).parents[2] / "src" / "format"
 READERS = (
     "file_kind",
     "torch_file",
+    "numpy/npz",
     "zip/zip_reader",
     "pickle/pickle_reader",
     "pickle/pickle_unread",
@@ -146,6 +147,8 @@ def one(dtype="F32", shape=(2,), offsets=(0, 8)):
 
 
 numpy = pytest.importorskip("numpy")
+NPY_TEXT = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
+NPY = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(NPY_TEXT)) + NPY_TEXT.encode() + bytes(12)
 PICKLE = b"\x80\x02"
 ROWS = [
     # (bytes, class, a part of the message)
@@ -183,7 +186,11 @@ ROWS = [
     (archive(Entry("a/data.pkl", b"N.", crc=7)), Damaged, "they were damaged"),
     # .pt
     (archive(Entry("a/data.pkl", b"N."), Entry("b/data.pkl", b"N.")), Unsupported, "data.pkl comes twice"),
-    (archive(Entry("x.npy", b"N.")), Unsupported, ".npz"),
+    # .npz
+    (archive(Entry("x.npy", b"N.")), Damaged, "it does not begin with"),
+    (archive(Entry("x.npy", NPY[:-1])), Damaged, "its elements have"),
+    (archive(Entry("x.npy", NPY.replace(b"<f4", b"<U1"))), Unsupported, "is text; numpy.load() reads it"),
+    (archive(Entry("x.npy", NPY), Entry("x", b"")), Unsupported, "is not an array (.npy)"),
     (archive(Entry("x.txt", b"N.")), Unsupported, "without a data.pkl"),
     (pt(PICKLE + b"}.", Entry("a/constants.pkl", b"N.")), Unsupported, "TorchScript"),
     (pt(PICKLE + b"}.", Entry("a/version", b"99\n")), Unsupported, "a later torch wrote it"),
@@ -300,7 +307,7 @@ def messages_of_updates(folder):
 
 def texts_in(name):
     """What refusals of a file say first, without what is filled in."""
-    call = r"\b(?:fault|unsupported|damaged|wrong%s)\(\s*" % ("|not_read" if name == "zip_reader" else "")
+    call = r"\b(?:fault|unsupported|damaged|wrong%s)\(\s*" % ("|not_read" if name == "zip/zip_reader" else "")
     call += r'(?:kReading,\s*|kSettling,\s*|"load",\s*)?(?:fmt::format\(\s*)?"((?:[^"\\]|\\.)*)"'
     for text in re.findall(call, (SOURCES / f"{name}.cpp").read_text()):
         yield max(re.split(r"\{[^}]*\}", text), key=len).strip(" :'")

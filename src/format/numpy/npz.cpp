@@ -13,7 +13,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 
 namespace penstock::format::npz {
@@ -109,7 +108,6 @@ Result<torch_file::File> read(ByteSource& source, std::vector<zip::Record> recor
     torch_file::File file;
     file.form = torch_file::Form::kNpz;
     file.tree.root = add(file.tree, ValueKind::kDict);
-    std::unordered_set<std::string> names;
     for (zip::Record& record : records) {
         std::string name = record.name;
         if (!name.ends_with(kEnd) || !is_utf8(name)) {
@@ -118,9 +116,6 @@ Result<torch_file::File> read(ByteSource& source, std::vector<zip::Record> recor
                                                      shown(record.name)));
         }
         name.resize(name.size() - kEnd.size());
-        if (!names.insert(name).second) {
-            return unsupported(kReading, fmt::format("two arrays have the name {}", shown(name)));
-        }
         auto array = take_header(source, record);
         if (!array) {
             base::Error& error = array.error();

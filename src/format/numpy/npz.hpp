@@ -15,8 +15,8 @@ namespace penstock::format::npz {
 [[nodiscard]] bool is_npz(const std::vector<zip::Record>& records);
 
 /// Reads the header of each array. The CRC of a storage is that of its elements alone. Errors: what
-/// npy::read_header() refuses, with the name of the array; kUnsupported for text, for a record that
-/// is no array, for two arrays of one name.
+/// npy::read_header() refuses, with the name of the array; kUnsupported for text, and for a record
+/// that is no array.
 [[nodiscard]] Result<torch_file::File> read(ByteSource& source, std::vector<zip::Record> records);
 
 }  // namespace penstock::format::npz
