@@ -22,7 +22,8 @@ namespace penstock {
 //     for (const penstock::TensorEntry& tensor : table.tensors) { ... }
 //
 // A `.pt`, a `.npz`, a `.safetensors` and an index of shards are recognised by their content,
-// whatever their names; a folder by its index (a checkpoint of a store has one) or its only `.safetensors`.
+// whatever their names; a folder by its index (a checkpoint of a store has one) or its only
+// `.safetensors`.
 
 /// The source of a table.
 enum class TableKind : std::uint8_t {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An open .pt, .npz, .safetensors or index with its shards, recognised by content; what it says of
-// its tensors; and their bytes, read at the speed of the device and checked. All that read tensors of
-// files do so through it.
+// its tensors; and their bytes, read at the speed of the device and checked. All that read tensors
+// of files do so through it.
 //
 //   item   bytes that lie together in a file: a storage of a .pt, a tensor of a .safetensors. After
 //   an
