@@ -7,6 +7,7 @@
 #include <penstock/error.hpp>
 #include <penstock/types.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -55,6 +56,12 @@ struct GpuReport {
 /// open. Thread-safe.
 [[nodiscard]] PENSTOCK_API std::int32_t gpu_count() noexcept;
 
+/// Bytes of a GPU's memory that nobody uses now, this process included. Other processes may take
+/// them meanwhile. The first call of a process for a GPU takes that GPU's primary context, which
+/// costs some hundred MiB of its memory. Throws Error: kInvalidArgument if there is no such GPU;
+/// kUnsupported without a driver; kSystem with the message of the driver. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::uint64_t free_gpu_memory(std::int32_t device);
+
 /// Whether transfers between files at `path` (an existing file or folder) and this GPU need no copy
 /// in host memory: checks the machine, the GPU, the disk and the file system. `gpu` is one of
 /// gpus(). Opens neither libcufile nor a disk. Throws Error: kSystem if `path` cannot be inspected.
@@ -87,6 +94,48 @@ public:
 private:
     std::span<std::byte> memory_;
     std::int32_t device_ = 0;
+};
+
+/// A stream of its own on one GPU, in the primary context (as torch's streams): it copies from
+/// pinned memory, after what other streams hold and before what comes on them next. No call waits
+/// for the GPU, except wait_until_idle(). Work that is on it runs to its end also when the object
+/// ends. Movable; calls of one that was moved from, or made without a GPU, throw kInvalidArgument.
+/// One thread at a time.
+///
+///     penstock::GpuStream ours(0);
+///     ours.wait_for(theirs);                           // what `theirs` holds now comes first
+///     ours.copy_in(on_gpu.data(), pinned.data(), pinned.size());
+///     ours.hold_up(theirs);                            // what comes on `theirs` sees the copy
+class PENSTOCK_API GpuStream {
+public:
+    GpuStream() noexcept;  ///< of no GPU
+    /// Throws Error: kInvalidArgument if there is no such GPU; kUnsupported without a driver;
+    /// kSystem or kOutOfMemory with the message of the driver.
+    explicit GpuStream(std::int32_t device);
+    GpuStream(GpuStream&& other) noexcept;
+    GpuStream& operator=(GpuStream&& other) noexcept;
+    GpuStream(const GpuStream&) = delete;
+    GpuStream& operator=(const GpuStream&) = delete;
+    ~GpuStream();
+
+    /// For TransferOptions::streams: a transfer that begins after what this stream holds.
+    [[nodiscard]] StreamHandle handle() const;
+    /// Puts a copy on the stream: from pinned memory of the host to memory of the GPU. Both must
+    /// last until it is done. Throws Error with the message of the driver.
+    void copy_in(std::byte* to, const std::byte* from, std::uint64_t bytes);
+    /// Work that comes on this stream from now on waits for what `stream` holds now. Throws Error
+    /// with the message of the driver.
+    void wait_for(const StreamHandle& stream);
+    /// Work that comes on `stream` from now on waits for what this stream holds now. Throws Error
+    /// with the message of the driver.
+    void hold_up(const StreamHandle& stream);
+    /// Waits until all that it holds is done. False if that takes longer than `limit`, if the GPU
+    /// does not answer, and in a child of fork().
+    [[nodiscard]] bool wait_until_idle(std::chrono::nanoseconds limit) noexcept;
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
 };
 
 /// One copy of copy_memory(): the same number of bytes on both sides; one side may be a GPU.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory: pools and what fills them, the page cache, and the share of the machine that this process
-// may use.
+// Memory: pools and what fills them, regions that hold tensors, the page cache, and the share of the
+// machine that this process may use.
 #pragma once
 
 #include <penstock/error.hpp>
+#include <penstock/types.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -79,6 +80,74 @@ public:
 private:
     struct Impl;
     std::shared_ptr<Impl> impl_;
+};
+
+// Memory that holds tensors.
+
+/// One piece of memory: of the host, of the host and pinned for GPUs, or of a GPU. It is given back
+/// when this ends. A pageable region is addresses first: a page is taken when it is first written
+/// to, and drop() gives pages back while the addresses stay. Movable; one that was moved from is
+/// empty. Any thread may use the memory and call the const functions and drop().
+///
+///     auto images = penstock::Region::host(std::uint64_t{64} << 30);   // takes no memory yet
+///     engine.read(file, images.memory(0, file.size()).span(), 0);
+///     images.drop(0, images.size());                                   // and gives it back
+class PENSTOCK_API Region {
+public:
+    Region() = default;  ///< empty
+    /// Pageable memory of the host: zeros, aligned to a page; with `huge_pages`, from 2 MiB up, to
+    /// 2 MiB, in huge pages where the system has them. `keep_on_fork` false: a child of fork() does
+    /// not have the memory. Throws Error: kOutOfMemory, with the size and the fix.
+    [[nodiscard]] static Region host(std::uint64_t bytes, bool huge_pages = false,
+                                     bool keep_on_fork = true);
+    /// Memory of the host that is pinned for all GPUs of the process: copies of it run without the
+    /// processor, and kernels reach it. A child of fork() does not have it. `device`: a GPU that is
+    /// in use. Throws Error: kOutOfMemory, or the driver's error with the fix for limits;
+    /// kInvalidArgument if there is no such GPU; kUnsupported without a driver.
+    [[nodiscard]] static Region pinned(std::uint64_t bytes, std::int32_t device);
+    /// Memory of a GPU, aligned to 256 bytes; contents undefined. Its end waits for all work of the
+    /// GPU. Throws Error as pinned() does.
+    [[nodiscard]] static Region gpu(std::uint64_t bytes, std::int32_t device);
+
+    Region(Region&& other) noexcept { *this = std::move(other); }
+    Region& operator=(Region&& other) noexcept {
+        if (this != &other) {
+            owner_ = std::move(other.owner_);
+            data_ = std::exchange(other.data_, nullptr);
+            bytes_ = std::exchange(other.bytes_, 0);
+            kind_ = std::exchange(other.kind_, MemoryKind::kHost);
+            device_ = std::exchange(other.device_, -1);
+            gpu_address_ = std::exchange(other.gpu_address_, 0);
+        }
+        return *this;
+    }
+    Region(const Region&) = delete;
+    Region& operator=(const Region&) = delete;
+    ~Region() = default;
+
+    /// The first byte. Memory of a GPU has an address that the host cannot read.
+    [[nodiscard]] std::byte* data() const noexcept { return data_; }
+    /// Bytes, as requested.
+    [[nodiscard]] std::uint64_t size() const noexcept { return bytes_; }
+    /// kDevice for memory of a GPU; pinned memory is of the host.
+    [[nodiscard]] MemoryKind kind() const noexcept { return kind_; }
+    /// The GPU of gpu() and pinned(); -1 for pageable memory.
+    [[nodiscard]] std::int32_t device() const noexcept { return device_; }
+    /// The address for kernels and copies of GPUs; 0 for pageable memory.
+    [[nodiscard]] std::uint64_t gpu_address() const noexcept { return gpu_address_; }
+    /// A part, for transfers and copies. Throws Error: kInvalidArgument if it reaches past the end.
+    [[nodiscard]] Memory memory(std::uint64_t offset, std::uint64_t bytes) const;
+    /// Gives the whole pages of a part back to the system; they are zeros afterwards. Does nothing
+    /// for pinned memory, memory of a GPU, and bytes past the end.
+    void drop(std::uint64_t offset, std::uint64_t bytes) noexcept;
+
+private:
+    std::shared_ptr<void> owner_;
+    std::byte* data_ = nullptr;
+    std::uint64_t bytes_ = 0;
+    std::uint64_t gpu_address_ = 0;
+    MemoryKind kind_ = MemoryKind::kHost;
+    std::int32_t device_ = -1;
 };
 
 // Explicit control of the page cache of this machine. CachePolicy says how reads use it.

@@ -173,6 +173,7 @@ using cuGetProcAddress_type = CUresult(const char* symbol, void** pfn, int cudaV
     CALL(cuCtxGetDevice, 2000, CUresult(CUdevice* device))                                       \
     CALL(cuMemAlloc, 3020, CUresult(CUdeviceptr* memory, std::size_t bytes))                     \
     CALL(cuMemFree, 3020, CUresult(CUdeviceptr memory))                                          \
+    CALL(cuMemGetInfo, 3020, CUresult(std::size_t* free, std::size_t* total))                    \
     CALL(cuMemGetAddressRange, 3020,                                                             \
          CUresult(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr inside))                    \
     CALL(cuMemHostRegister, 6050, CUresult(void* memory, std::size_t bytes, unsigned int flags)) \

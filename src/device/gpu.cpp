@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/raise.hpp"
+#include "device/context.hpp"
 #include "device/cufile_conditions.hpp"
 #include "device/driver.hpp"
 #include "device/pointer.hpp"
@@ -7,6 +8,7 @@
 
 #include <penstock/gpu.hpp>
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
@@ -92,6 +94,21 @@ std::int32_t gpu_count() noexcept {
     } catch (...) {
         return 0;  // no memory
     }
+}
+
+std::uint64_t free_gpu_memory(std::int32_t device) {
+    const Driver& driver = *base::unwrap(device::driver());
+    const device::Current current(driver, base::unwrap(device::primary_context(driver, device)));
+    std::size_t unused = 0;
+    std::size_t total = 0;
+    const bool is_current = current.result() == CUDA_SUCCESS;
+    const CUresult result = is_current ? driver.cuMemGetInfo(&unused, &total) : current.result();
+    if (result != CUDA_SUCCESS) {
+        base::raise(device::cuda_error(driver, result,
+                                       is_current ? "cuMemGetInfo" : "cuCtxPushCurrent", "gpu",
+                                       fmt::format("the free memory of GPU {}", device)));
+    }
+    return unused;
 }
 
 CuFileReport cufile_conditions(const Gpu& gpu, const std::string& path) {

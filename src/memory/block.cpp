@@ -37,15 +37,26 @@ base::Error out_of_memory(std::uint64_t bytes, std::string_view what, int system
     return e;
 }
 
+base::Error not_mapped(std::uint64_t bytes, bool reserve, int system_errno) {
+    base::Error e = out_of_memory(bytes, "mapped", system_errno);
+    if (!reserve) {
+        e.message = fmt::format(
+            "{} ({} bytes) of addresses could not be mapped: {}; raise `ulimit -v`, or set "
+            "vm.overcommit_memory to 0 or 1",
+            base::format_bytes(bytes), bytes, std::generic_category().message(system_errno));
+    }
+    return e;
+}
+
 // Maps `mapped` bytes at a multiple of `alignment`: maps more, then unmaps both ends.
-void* map_aligned(std::uint64_t mapped, std::uint64_t alignment) {
+void* map_aligned(std::uint64_t mapped, std::uint64_t alignment, bool reserve) {
     const auto wide = base::checked_add(mapped, alignment - base::kPageBytes);
     if (!wide) {
         errno = ENOMEM;
         return MAP_FAILED;
     }
-    void* start =
-        ::mmap(nullptr, *wide, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (reserve ? 0 : MAP_NORESERVE);
+    void* start = ::mmap(nullptr, *wide, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (start == MAP_FAILED) {
         return MAP_FAILED;
     }
@@ -117,13 +128,14 @@ Result<Block> Block::make(std::uint64_t bytes, BlockOptions options) {
     }
     const auto padded = base::checked_add(bytes, base::kPageBytes - 1);
     if (!padded) {
-        return fail(out_of_memory(bytes, "mapped", ENOMEM));
+        return fail(not_mapped(bytes, options.reserve, ENOMEM));
     }
     const std::uint64_t mapped = base::align_down(*padded, base::kPageBytes);
     const bool huge = options.huge_pages && bytes >= kHugePageBytes;
-    void* start = map_aligned(mapped, huge ? kHugePageBytes : base::kPageBytes);
+    void* start =
+        map_aligned(mapped, huge ? kHugePageBytes : base::kPageBytes, options.reserve);
     if (start == MAP_FAILED) {
-        return fail(out_of_memory(bytes, "mapped", errno));
+        return fail(not_mapped(bytes, options.reserve, errno));
     }
     block.data_ = static_cast<std::byte*>(start);
     block.bytes_ = bytes;

@@ -19,6 +19,7 @@ struct BlockOptions {
     bool touch = false;      ///< fault every page in now
     bool lock = false;  ///< mlock; if the limit forbids it the block is not locked and reports why
     bool keep_on_fork = true;  ///< false: MADV_DONTFORK
+    bool reserve = true;       ///< false: MAP_NORESERVE, addresses that may be more than the memory
     bool lasting = false;      ///< nobody gives pages of it back before its end: LastingMemory
 };
 

@@ -22,7 +22,6 @@
 #define CONFORMANCE_CALLS(CALL)                                                              \
     CALL(cuCtxCreate, 3020, CUresult(CUcontext*, unsigned, CUdevice))                        \
     CALL(cuCtxDestroy, 4000, CUresult(CUcontext))                                            \
-    CALL(cuMemGetInfo, 3020, CUresult(std::size_t*, std::size_t*))                           \
     CALL(cuMemHostGetFlags, 2030, CUresult(unsigned*, void*))                                \
     CALL(cuMemcpyDtoD, 3020, CUresult(CUdeviceptr, CUdeviceptr, std::size_t))                \
     CALL(cuMemcpyDtoDAsync, 3020, CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)) \
