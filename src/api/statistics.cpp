@@ -3,7 +3,7 @@
 
 #include "base/histogram.hpp"
 #include "base/text/units.hpp"
-#include "device/driver.hpp"
+#include "device/cuda/driver.hpp"
 #include "engine/device_path/device_path.hpp"
 #include "os/page_cache.hpp"
 

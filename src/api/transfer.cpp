@@ -5,7 +5,7 @@
 #include "base/eventfd.hpp"
 #include "base/raise.hpp"
 #include "base/wait_slice.hpp"
-#include "device/stream_order.hpp"
+#include "device/mover/stream_order.hpp"
 #include "engine/core.hpp"
 
 #include <penstock/engine.hpp>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/raise.hpp"
-#include "device/context.hpp"
-#include "device/cufile_conditions.hpp"
-#include "device/driver.hpp"
-#include "device/pointer.hpp"
+#include "device/cuda/context.hpp"
+#include "device/cuda/driver.hpp"
+#include "device/cuda/pointer.hpp"
+#include "device/cufile/cufile_conditions.hpp"
 #include "os/file_system_type.hpp"
 
 #include <penstock/gpu.hpp>

@@ -3,7 +3,7 @@
 
 #include "base/clock.hpp"
 #include "base/text/units.hpp"
-#include "device/pinned_pages.hpp"
+#include "device/cuda/pinned_pages.hpp"
 #include "os/machine/limits.hpp"
 
 #include <fmt/format.h>

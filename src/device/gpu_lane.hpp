@@ -5,8 +5,8 @@
 #pragma once
 
 #include "base/result.hpp"
-#include "device/context.hpp"
-#include "device/driver.hpp"
+#include "device/cuda/context.hpp"
+#include "device/cuda/driver.hpp"
 #include "memory/block.hpp"
 
 #include <penstock/gpu.hpp>

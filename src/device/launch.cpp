@@ -4,9 +4,9 @@
 #include "base/assert.hpp"
 #include "base/clock.hpp"
 #include "base/text/units.hpp"
-#include "device/context.hpp"
-#include "device/pinned_pages.hpp"
-#include "device/stream_order.hpp"
+#include "device/cuda/context.hpp"
+#include "device/cuda/pinned_pages.hpp"
+#include "device/mover/stream_order.hpp"
 #include "kernels/kept_ptx.hpp"
 
 #include <fmt/format.h>

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "base/result.hpp"
-#include "device/driver.hpp"
+#include "device/cuda/driver.hpp"
 #include "kernels/copy_rows.hpp"
 
 #include <penstock/gpu.hpp>

@@ -11,11 +11,11 @@
 #include "base/clock.hpp"
 #include "base/raise.hpp"
 #include "base/text/units.hpp"
-#include "device/context.hpp"
-#include "device/driver.hpp"
-#include "device/pinned_pages.hpp"
-#include "device/pointer.hpp"
-#include "device/stream_order.hpp"
+#include "device/cuda/context.hpp"
+#include "device/cuda/driver.hpp"
+#include "device/cuda/pinned_pages.hpp"
+#include "device/cuda/pointer.hpp"
+#include "device/mover/stream_order.hpp"
 
 #include <penstock/gpu.hpp>
 

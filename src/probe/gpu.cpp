@@ -4,8 +4,8 @@
 #include "base/align.hpp"
 #include "base/clock.hpp"
 #include "base/raise.hpp"
-#include "device/context.hpp"
-#include "device/driver.hpp"
+#include "device/cuda/context.hpp"
+#include "device/cuda/driver.hpp"
 #include "probe/scratch.hpp"
 
 #include <penstock/memory.hpp>

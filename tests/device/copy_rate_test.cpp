@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // When the end of a copy is looked for: seldom, soon after it, also after the rate has changed.
-#include "device/copy_rate.hpp"
+#include "device/mover/copy_rate.hpp"
 
 #include <gtest/gtest.h>
 

@@ -2,12 +2,12 @@
 // Files to and from GPU memory by cuFile, on the fake libcufile.so.0 and a tree that says that this
 // machine has what it wants: what goes which way, what is refused, and that each byte is right.
 #include "api/options.hpp"
-#include "device/cufile_path.hpp"
+#include "device/cuda/pointer.hpp"
+#include "device/cufile/cufile_path.hpp"
 #include "device/fake_gpu.hpp"
-#include "device/gpu_mover.hpp"
 #include "device/machine_tree.hpp"
-#include "device/pointer.hpp"
-#include "device/stream_order.hpp"
+#include "device/mover/gpu_mover.hpp"
+#include "device/mover/stream_order.hpp"
 #include "engine/core.hpp"
 #include "fake_gpu/cufile_control.hpp"
 #include "os/local_file_system.hpp"

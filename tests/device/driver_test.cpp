@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver: absent, a stub, too old, without a GPU, in a forked child; loaded once, and only when
 // it is asked for. Each case has a process of its own, for a driver stays loaded.
-#include "device/driver.hpp"
+#include "device/cuda/driver.hpp"
 
 #include "device/fake_gpu.hpp"
 #include "support/temp_folder.hpp"

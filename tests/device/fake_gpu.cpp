@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/fake_gpu.hpp"
 
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -3,8 +3,8 @@
 // main(): each later open of "libcuda.so.1" gets it, and NVIDIA's driver is never touched.
 #pragma once
 
-#include "device/cuda_abi.hpp"
-#include "device/driver.hpp"
+#include "device/cuda/cuda_abi.hpp"
+#include "device/cuda/driver.hpp"
 #include "fake_gpu/control.hpp"
 
 #include <penstock/types.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies between the host and GPUs, and checkpoints of memory of GPUs through the public C++ API.
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 #include "device/fake_gpu.hpp"
 #include "support/temp_folder.hpp"
 

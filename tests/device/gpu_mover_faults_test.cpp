@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mover of a GPU when the driver refuses, each call once and queries several times in a row,
 // and in the child of a fork.
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 #include "device/gpu_mover_fixture.hpp"
-#include "device/stream_order.hpp"
+#include "device/mover/stream_order.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "device/fake_gpu.hpp"
-#include "device/gpu_mover.hpp"
+#include "device/mover/gpu_mover.hpp"
 
 #include <gmock/gmock.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mover of a GPU on the fake driver: bytes, order, slots that are used again at once, when
 // copies are looked at, and its end.
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 #include "device/gpu_mover_fixture.hpp"
-#include "device/stream_order.hpp"
+#include "device/mover/stream_order.hpp"
 
 #include <deque>
 

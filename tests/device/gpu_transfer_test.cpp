@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files to and from GPU memory through the public API, on the fake driver.
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 #include "device/fake_gpu.hpp"
 #include "support/temp_folder.hpp"
 

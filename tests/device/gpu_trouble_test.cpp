@@ -3,7 +3,7 @@
 // reset, streams that are destroyed, each call of the driver failing in turn, errors that stay,
 // forks and ends at bad moments, many threads with several engines. Each has one outcome: the right
 // bytes or an error with the driver's words, and the engine goes on with the host's memory.
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 #include "device/fake_gpu.hpp"
 #include "support/temp_folder.hpp"
 

@@ -3,7 +3,7 @@
 // is left of a launch that was refused.
 #include "device/launch.hpp"
 
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 #include "device/fake_gpu.hpp"
 #include "memory/block.hpp"
 

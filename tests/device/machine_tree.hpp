@@ -3,7 +3,7 @@
 // cufile_conditions() looks at, laid out piece by piece.
 #pragma once
 
-#include "device/cufile_conditions.hpp"
+#include "device/cufile/cufile_conditions.hpp"
 #include "support/temp_folder.hpp"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whose memory an address is, and what of a claim is refused.
-#include "device/pointer.hpp"
+#include "device/cuda/pointer.hpp"
 
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 #include "device/fake_gpu.hpp"
 #include "memory/block.hpp"
 #include "support/temp_folder.hpp"

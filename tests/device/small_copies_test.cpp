@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small blocking reads and writes of GPU memory by an open file, which the calling thread makes.
-#include "device/small_copies.hpp"
+#include "device/mover/small_copies.hpp"
 
 #include "device/fake_gpu.hpp"
 #include "support/temp_folder.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transfer::join(): a stream of the caller's comes after copies that are queued, while the host
 // goes on. The fake holds all copies, so what returns meanwhile waits for none.
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 #include "device/fake_gpu.hpp"
 #include "memory/block.hpp"
 #include "support/temp_folder.hpp"

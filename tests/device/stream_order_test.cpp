@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a transfer begins after: streams that are none, were destroyed, are idle or busy.
-#include "device/stream_order.hpp"
+#include "device/mover/stream_order.hpp"
 
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 #include "device/fake_gpu.hpp"
 #include "memory/block.hpp"
 

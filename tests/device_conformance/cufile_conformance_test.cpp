@@ -3,7 +3,7 @@
 // program takes the fake in the folder next to it; CONFORMANCE_LIBCUFILE names another library.
 // NVIDIA's runs in its compatibility mode on the fake driver (tests/gpu_peers), which is as far as
 // a machine without a GPU reaches.
-#include "device/cufile_abi.hpp"
+#include "device/cufile/cufile_abi.hpp"
 #include "device_conformance/gpu_driver.hpp"
 
 #include <dlfcn.h>

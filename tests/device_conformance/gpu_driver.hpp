@@ -18,7 +18,7 @@
 #include <memory>
 #include <vector>
 
-// Calls beyond those of device/cuda_abi.hpp: CALL(name, version, type).
+// Calls beyond those of device/cuda/cuda_abi.hpp: CALL(name, version, type).
 #define CONFORMANCE_CALLS(CALL)                                                              \
     CALL(cuCtxCreate, 3020, CUresult(CUcontext*, unsigned, CUdevice))                        \
     CALL(cuCtxDestroy, 4000, CUresult(CUcontext))                                            \

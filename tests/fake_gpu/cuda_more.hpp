@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of the CUDA driver's binary interface that programs of others use and Penstock does
-// not: types and values beyond device/cuda_abi.hpp. Names and values are NVIDIA's (cuda.h, 13.0).
+// The part of the CUDA driver's binary interface that programs of others use and Penstock does not:
+// types and values beyond device/cuda/cuda_abi.hpp. Names and values are NVIDIA's (cuda.h, 13.0).
 #pragma once
 
-#include "device/cuda_abi.hpp"
+#include "device/cuda/cuda_abi.hpp"
 
 namespace penstock::device::cuda {
 

@@ -3,7 +3,7 @@
 // processes, virtual memory, and the forms of before CUDA 4. cuGetProcAddress does not know them.
 // They are here because NVIDIA's cuFile and runtime look all of them up by dlsym() and go no
 // further when one is missing.
-#include "device/cuda_abi.hpp"
+#include "device/cuda/cuda_abi.hpp"
 
 #define REFUSE(name)                                                                            \
     extern "C" __attribute__((visibility("default"))) penstock::device::cuda::CUresult name() { \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gathers into the memory of a GPU, on the fake driver: the rows of a gather on the host, whatever
 // is kept in the GPU's memory and pinned on the host, whatever the streams, and after errors.
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 #include "device/fake_gpu.hpp"
 #include "engine/small_copy.hpp"
 #include "support/temp_folder.hpp"

@@ -3,7 +3,7 @@
 // as long as the server lives, the warps of a launched kernel get their rows by it, and what does
 // not come ends them in time. The kernel is that of examples/cuda, in the host's form.
 #include "cuda/bfs_problem.hpp"
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 #include "device/fake_gpu.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"

@@ -2,8 +2,8 @@
 #include "suite/fake_driver.hpp"
 
 #include "base/raise.hpp"
-#include "device/context.hpp"
-#include "device/driver.hpp"
+#include "device/cuda/context.hpp"
+#include "device/cuda/driver.hpp"
 
 #include <algorithm>
 #include <cstdlib>

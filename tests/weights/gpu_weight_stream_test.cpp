@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Units of a model, streamed to the memory of a GPU, on the fake driver: what a stream of the
 // caller's sees is the bytes of the files, whatever the budgets, and however late the GPU is.
-#include "device/context.hpp"
-#include "device/driver.hpp"
+#include "device/cuda/context.hpp"
+#include "device/cuda/driver.hpp"
 #include "fake_gpu/control.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"

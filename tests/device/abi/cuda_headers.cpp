@@ -3,7 +3,7 @@
 // cuda_abi.hpp is as NVIDIA has it. PENSTOCK_COMPARED is the function that says so.
 #include "device/abi/cuda_headers.hpp"
 
-#include "device/cuda_abi.hpp"
+#include "device/cuda/cuda_abi.hpp"
 
 #include <cstddef>
 #include <type_traits>

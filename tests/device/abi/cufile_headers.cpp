@@ -2,7 +2,7 @@
 // Compiled once for each release of CUDA whose cufile.h the build finds: it compiles if all of
 // cufile_abi.hpp is as NVIDIA has it. PENSTOCK_COMPARED is the function that says so.
 #include "device/abi/cuda_headers.hpp"
-#include "device/cufile_abi.hpp"
+#include "device/cufile/cufile_abi.hpp"
 
 #include <cstddef>
 #include <type_traits>

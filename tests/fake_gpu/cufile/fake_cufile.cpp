@@ -4,7 +4,7 @@
 // tests/device_conformance/cufile_conformance_test.cpp states, which holds for NVIDIA's too. Faults
 // at its calls are those of the fake driver: FakeGpu::fail("cuFileRead", ...), and FAKE_GPU_FAIL.
 // Nothing of it is ever destroyed, so that threads may call in while their process ends.
-#include "device/cufile_abi.hpp"
+#include "device/cufile/cufile_abi.hpp"
 #include "fake_gpu/cufile_control.hpp"
 
 #include <dlfcn.h>

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "base/result.hpp"
-#include "device/cuda_abi.hpp"
+#include "device/cuda/cuda_abi.hpp"
 
 #include <cstdint>
 #include <string>

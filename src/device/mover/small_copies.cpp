@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/small_copies.hpp"
+#include "device/mover/small_copies.hpp"
 
 #include "base/clock.hpp"
 #include "base/result.hpp"
-#include "device/context.hpp"
-#include "device/driver.hpp"
-#include "device/pinned_pages.hpp"
-#include "device/pointer.hpp"
-#include "device/stream_order.hpp"
+#include "device/cuda/context.hpp"
+#include "device/cuda/driver.hpp"
+#include "device/cuda/pinned_pages.hpp"
+#include "device/cuda/pointer.hpp"
+#include "device/mover/stream_order.hpp"
 #include "memory/block.hpp"
 
 #include <time.h>

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "base/align.hpp"
-#include "device/driver.hpp"
+#include "device/cuda/driver.hpp"
 
 #include <cstddef>
 

@@ -6,8 +6,8 @@
 #pragma once
 
 #include "base/result.hpp"
-#include "device/cufile_abi.hpp"
-#include "device/cufile_conditions.hpp"
+#include "device/cufile/cufile_abi.hpp"
+#include "device/cufile/cufile_conditions.hpp"
 
 #include <cstdint>
 #include <string>

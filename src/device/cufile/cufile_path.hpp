@@ -8,9 +8,9 @@
 // nothing ends a sleeping channel's wait when one is through.
 #pragma once
 
-#include "device/cufile_conditions.hpp"
-#include "device/cufile_library.hpp"
-#include "device/driver.hpp"
+#include "device/cuda/driver.hpp"
+#include "device/cufile/cufile_conditions.hpp"
+#include "device/cufile/cufile_library.hpp"
 #include "engine/device_path/device_path.hpp"
 
 #include <memory>

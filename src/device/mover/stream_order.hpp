@@ -5,7 +5,7 @@
 #pragma once
 
 #include "base/result.hpp"
-#include "device/driver.hpp"
+#include "device/cuda/driver.hpp"
 #include "engine/mover.hpp"
 
 #include <penstock/gpu.hpp>

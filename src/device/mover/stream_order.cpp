@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/stream_order.hpp"
+#include "device/mover/stream_order.hpp"
 
 #include "base/align.hpp"
-#include "device/context.hpp"
-#include "device/copy_streams.hpp"
+#include "device/cuda/context.hpp"
+#include "device/mover/copy_streams.hpp"
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/pointer.hpp"
+#include "device/cuda/pointer.hpp"
 
 #include "base/text/units.hpp"
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 
 #include <fmt/format.h>
 

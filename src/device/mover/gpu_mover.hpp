@@ -7,8 +7,8 @@
 #include "base/clock.hpp"
 #include "base/intrusive.hpp"
 #include "base/result.hpp"
-#include "device/copy_rate.hpp"
-#include "device/driver.hpp"
+#include "device/cuda/driver.hpp"
+#include "device/mover/copy_rate.hpp"
 #include "engine/mover.hpp"
 
 #include <array>

@@ -5,7 +5,7 @@
 // a symbol: cufile_library.hpp asks libcufile.so.0 for the calls at run time.
 #pragma once
 
-#include "device/cuda_abi.hpp"
+#include "device/cuda/cuda_abi.hpp"
 
 #include <sys/types.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/copy_streams.hpp"
+#include "device/mover/copy_streams.hpp"
 
 #include "base/of_process.hpp"
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 
 #include <algorithm>
 #include <memory>

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "base/result.hpp"
-#include "device/driver.hpp"
+#include "device/cuda/driver.hpp"
 #include "engine/mover.hpp"
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/cufile_conditions.hpp"
+#include "device/cufile/cufile_conditions.hpp"
 
 #include "os/machine/sysfs.hpp"
 

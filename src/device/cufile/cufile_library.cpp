@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/cufile_library.hpp"
+#include "device/cufile/cufile_library.hpp"
 
 #include "base/assert.hpp"
 

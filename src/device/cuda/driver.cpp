@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/driver.hpp"
+#include "device/cuda/driver.hpp"
 
 #include "base/environment.hpp"
 #include "base/of_process.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/result.hpp"
-#include "device/driver.hpp"
+#include "device/cuda/driver.hpp"
 #include "engine/extents.hpp"
 
 #include <penstock/types.hpp>

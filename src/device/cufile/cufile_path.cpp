@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/cufile_path.hpp"
+#include "device/cufile/cufile_path.hpp"
 
-#include "device/context.hpp"
+#include "device/cuda/context.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/gpu_mover.hpp"
+#include "device/mover/gpu_mover.hpp"
 
 #include "base/align.hpp"
 #include "base/clock.hpp"
 #include "base/text/units.hpp"
-#include "device/context.hpp"
-#include "device/copy_streams.hpp"
-#include "device/pinned_pages.hpp"
+#include "device/cuda/context.hpp"
+#include "device/cuda/pinned_pages.hpp"
+#include "device/mover/copy_streams.hpp"
 #include "os/machine/limits.hpp"
 
 #include <fmt/format.h>
