@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -74,26 +75,45 @@ struct GpuReport {
 /// kUnsupported, with the reason, if there is no driver. Thread-safe.
 [[nodiscard]] PENSTOCK_API Memory device_memory(void* pointer, std::uint64_t bytes);
 
-/// Pins host memory during its lifetime: the GPU then copies to and from it alone, at full speed.
-/// The memory must outlive this object. Movable.
+/// Pins host memory during its lifetime: GPUs then copy to and from it alone, at full speed, and
+/// kernels reach it. The memory must outlive this object. Movable.
 class PENSTOCK_API PinnedMemory {
 public:
     PinnedMemory() = default;
     /// `device`: a GPU that is in use; the memory is pinned for the other GPUs of the process too.
-    /// Throws Error: errors of the driver, with the fix for limits; kUnsupported without a driver.
-    PinnedMemory(std::span<std::byte> memory, std::int32_t device);
-    PinnedMemory(PinnedMemory&& other) noexcept
-        : memory_(std::exchange(other.memory_, {})), device_(other.device_) {}
-    PinnedMemory& operator=(PinnedMemory&& other) noexcept;
+    /// `is_new`: the memory was just mapped and nobody has pinned it, so what is registered there
+    /// is what others left behind when they unmapped theirs, and is taken back. Throws Error:
+    /// errors of the driver, with the fix for limits; kInvalidArgument if the memory is pinned
+    /// already, or there is no such GPU; kUnsupported without a driver.
+    PinnedMemory(std::span<std::byte> memory, std::int32_t device, bool is_new = false);
+    PinnedMemory(PinnedMemory&& other) noexcept { *this = std::move(other); }
+    PinnedMemory& operator=(PinnedMemory&& other) noexcept {
+        if (this != &other) {
+            owner_ = std::move(other.owner_);
+            bytes_ = std::exchange(other.bytes_, 0);
+            gpu_address_ = std::exchange(other.gpu_address_, 0);
+        }
+        return *this;
+    }
     PinnedMemory(const PinnedMemory&) = delete;
     PinnedMemory& operator=(const PinnedMemory&) = delete;
-    ~PinnedMemory();
+    ~PinnedMemory() = default;
     /// Bytes that are pinned.
-    [[nodiscard]] std::uint64_t size() const noexcept { return memory_.size(); }
+    [[nodiscard]] std::uint64_t size() const noexcept { return bytes_; }
+    /// The address of the memory for kernels and copies of GPUs; 0 if nothing is pinned.
+    [[nodiscard]] std::uint64_t gpu_address() const noexcept { return gpu_address_; }
 
 private:
-    std::span<std::byte> memory_;
-    std::int32_t device_ = 0;
+    std::shared_ptr<void> owner_;
+    std::uint64_t bytes_ = 0;
+    std::uint64_t gpu_address_ = 0;
+};
+
+/// One copy of copy_memory() or GpuStream::copy(): the same number of bytes on both sides; one side
+/// may be a GPU.
+struct MemoryCopy {
+    Memory to;
+    ConstMemory from;
 };
 
 /// A stream of its own on one GPU, in the primary context (as torch's streams): it copies from
@@ -123,6 +143,11 @@ public:
     /// Puts a copy on the stream: from pinned memory of the host to memory of the GPU. Both must
     /// last until it is done. Throws Error with the message of the driver.
     void copy_in(std::byte* to, const std::byte* from, std::uint64_t bytes);
+    /// Puts copies between pinned memory and the GPU on the stream, in either direction, one after
+    /// the other. All memory must last until they are done. Throws Error: kInvalidArgument if the
+    /// sides of a copy differ in length or none is of the GPU; else with the message of the driver,
+    /// and then the first copies may be on the stream.
+    void copy(std::span<const MemoryCopy> copies);
     /// Work that comes on this stream from now on waits for what `stream` holds now. Throws Error
     /// with the message of the driver.
     void wait_for(const StreamHandle& stream);
@@ -138,10 +163,60 @@ private:
     std::unique_ptr<Impl> impl_;
 };
 
-/// One copy of copy_memory(): the same number of bytes on both sides; one side may be a GPU.
-struct MemoryCopy {
-    Memory to;
-    ConstMemory from;
+/// Copies of rows that one kernel of a GPU makes, for rows too many and too short for a copy each.
+/// Addresses are those of the GPU's memory and of pinned memory (gpu_address()), at any address and
+/// length. add() the rows, start(), and when they are done reset() for the next ones. Copies that
+/// still run when this ends are waited for, at most 10 s. Movable; calls of one that was moved
+/// from, or made without a GPU, throw kInvalidArgument. One thread at a time.
+///
+///     penstock::RowCopies copies(0, penstock::RowCopies::pieces(ids.size(), row_bytes));
+///     for (std::size_t i = 0; i < ids.size(); ++i) {
+///         copies.add(table.gpu_address() + ids[i] * row_bytes, out.gpu_address() + i * row_bytes,
+///                    row_bytes);
+///     }
+///     copies.start(stream);   // what comes on `stream` next sees the rows
+class PENSTOCK_API RowCopies {
+public:
+    enum class State : std::uint8_t { kRunning, kDone, kFailed };
+
+    /// Pieces that rows of so many bytes are: each row is copied in pieces of a few KiB.
+    [[nodiscard]] static std::uint64_t pieces(std::uint64_t rows, std::uint64_t row_bytes) noexcept;
+
+    RowCopies() noexcept;  ///< of no GPU
+    /// Room for so many pieces. Allocates pinned memory, and the first of a process for a GPU loads
+    /// the kernel. Throws Error: kUnsupported without a driver, and for a GPU before Turing
+    /// (compute capability 7.5); kInvalidArgument if there is no such GPU; kOutOfMemory, or kSystem
+    /// with the message of the driver.
+    RowCopies(std::int32_t device, std::uint64_t pieces);
+    RowCopies(RowCopies&& other) noexcept;
+    RowCopies& operator=(RowCopies&& other) noexcept;
+    RowCopies(const RowCopies&) = delete;
+    RowCopies& operator=(const RowCopies&) = delete;
+    ~RowCopies();
+
+    /// Pieces that there is room for.
+    [[nodiscard]] std::uint64_t room() const noexcept;
+    /// Pieces that were added.
+    [[nodiscard]] std::uint64_t size() const noexcept;
+    /// Adds a row. Throws Error: kInvalidArgument after start(), and without room.
+    void add(std::uint64_t from, std::uint64_t to, std::uint64_t bytes);
+    /// Launches the kernel on `stream`, after what it holds; once. Rows that are no memory the GPU
+    /// can reach are an error of the GPU, which ends all its work. Throws Error: kInvalidArgument
+    /// if `stream` is no stream, is of another context than the GPU's primary one, or captures a
+    /// graph; kSystem with the message of the driver.
+    void start(const StreamHandle& stream);
+    /// Never blocks. kFailed: the GPU is in an error, or its context is gone.
+    [[nodiscard]] State state() noexcept;
+    /// The state after at most `limit`.
+    [[nodiscard]] State wait(std::chrono::nanoseconds limit) noexcept;
+    /// The Error after kFailed; else null.
+    [[nodiscard]] std::exception_ptr error() const noexcept;
+    /// Forgets the rows. Throws Error: kInvalidArgument while they are copied.
+    void reset();
+
+private:
+    class Impl;
+    std::unique_ptr<Impl> impl_;
 };
 
 /// Copies between the host and GPUs, all concurrently, after the work that `streams` hold at the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory: pools and what fills them, regions that hold tensors, the page cache, and the share of the
-// machine that this process may use.
+// Memory: pools and what fills them, regions that hold tensors, the page cache, and the share of
+// the machine that this process may use.
 #pragma once
 
 #include <penstock/error.hpp>
@@ -140,9 +140,24 @@ public:
     /// Gives the whole pages of a part back to the system; they are zeros afterwards. Does nothing
     /// for pinned memory, memory of a GPU, and bytes past the end.
     void drop(std::uint64_t offset, std::uint64_t bytes) noexcept;
+    /// Gives the memory up: it stays until the process ends, and this is empty. For memory that a
+    /// GPU may still use and does not say that it is done.
+    void leave() noexcept {
+        if (void* const kept = owner_.release()) {
+            owner_.get_deleter().end(kept, true);
+        }
+        *this = Region();
+    }
 
 private:
-    std::shared_ptr<void> owner_;
+    struct End {
+        void (*end)(void* owner, bool leaves);
+        void operator()(void* owner) const noexcept { end(owner, false); }
+    };
+    template <typename Owner>
+    void own(Owner owner);
+
+    std::unique_ptr<void, End> owner_;
     std::byte* data_ = nullptr;
     std::uint64_t bytes_ = 0;
     std::uint64_t gpu_address_ = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/align.hpp"
 #include "base/raise.hpp"
-#include "device/launch.hpp"
+#include "device/cuda/owned.hpp"
 #include "memory/block.hpp"
 
 #include <penstock/memory.hpp>
@@ -15,56 +15,56 @@
 
 namespace penstock {
 
-namespace {
-
-struct Pinned {
-    memory::Block block;
-    device::PinnedRange range;  // ends before the memory does
-};
-
-}  // namespace
+// The owner of anything, which a public header need not know.
+template <typename Owner>
+void Region::own(Owner owner) {
+    owner_ = {new Owner(std::move(owner)), End{[](void* kept, bool leaves) {
+                  auto* const its = static_cast<Owner*>(kept);
+                  if (leaves) {
+                      its->leave();
+                  }
+                  delete its;
+              }}};
+}
 
 Region Region::host(std::uint64_t bytes, bool huge_pages, bool keep_on_fork) {
-    auto block = std::make_shared<memory::Block>(base::unwrap(memory::Block::make(
-        bytes, {.huge_pages = huge_pages, .keep_on_fork = keep_on_fork, .reserve = false})));
+    memory::Block block = base::unwrap(memory::Block::make(
+        bytes, {.huge_pages = huge_pages, .keep_on_fork = keep_on_fork, .reserve = false}));
     if (!huge_pages) {
-        block->allow_huge_pages(false);  // no more memory than what is written to
+        block.allow_huge_pages(false);  // no more memory than what is written to
     }
     Region made;
-    made.data_ = block->data();
+    made.data_ = block.data();
     made.bytes_ = bytes;
-    made.owner_ = std::move(block);
+    made.own(std::move(block));
     return made;
 }
 
 Region Region::pinned(std::uint64_t bytes, std::int32_t device) {
-    auto owner = std::make_shared<Pinned>();
+    static_cast<void>(base::unwrap(device::gpu_context(device)));
     Region made;
     made.device_ = device;
     if (bytes != 0) {
-        // A child of a fork has not got it: it would share pages that a device reads.
-        owner->block = base::unwrap(memory::Block::make(bytes, {.keep_on_fork = false}));
-        owner->range =
-            base::unwrap(device::PinnedRange::make(device, owner->block.data(), bytes));
-        made.data_ = owner->block.data();
+        device::PinnedBlock block = base::unwrap(device::PinnedBlock::make(device, bytes));
+        made.data_ = block.data();
         made.bytes_ = bytes;
-        made.gpu_address_ = owner->range.address();
+        made.gpu_address_ = block.address();
+        made.own(std::move(block));
     }
-    made.owner_ = std::move(owner);
     return made;
 }
 
 Region Region::gpu(std::uint64_t bytes, std::int32_t device) {
+    static_cast<void>(base::unwrap(device::gpu_context(device)));
     Region made;
     made.kind_ = MemoryKind::kDevice;
     made.device_ = device;
     if (bytes != 0) {
-        auto block = std::make_shared<device::DeviceBlock>(
-            base::unwrap(device::DeviceBlock::make(device, bytes)));
-        made.data_ = block->memory().data;
+        device::DeviceMemory memory = base::unwrap(device::DeviceMemory::make(device, bytes));
+        made.data_ = memory.data();
         made.bytes_ = bytes;
-        made.gpu_address_ = block->address();
-        made.owner_ = std::move(block);
+        made.gpu_address_ = memory.get();
+        made.own(std::move(memory));
     }
     return made;
 }

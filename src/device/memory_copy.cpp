@@ -8,12 +8,13 @@
 //
 // A lane that met an error waits until its stream is idle, so that no copy uses the caller's memory
 // any more, and is not kept.
+#include "base/assert.hpp"
 #include "base/clock.hpp"
 #include "base/raise.hpp"
 #include "base/text/units.hpp"
 #include "device/cuda/context.hpp"
 #include "device/cuda/driver.hpp"
-#include "device/cuda/pinned_pages.hpp"
+#include "device/cuda/owned.hpp"
 #include "device/cuda/pointer.hpp"
 #include "device/mover/stream_order.hpp"
 
@@ -75,8 +76,8 @@ CUdeviceptr address_of(const std::byte* memory) {
 struct Lane {
     std::int32_t device = 0;
     CUcontext context = nullptr;
-    CUstream stream = nullptr;
-    CUevent event = nullptr;
+    device::Stream stream;
+    device::Event event;
     std::uint64_t bytes = 0;  ///< that were put on it by this call
     bool to_device = false;   ///< the last of its copies
 };
@@ -95,16 +96,18 @@ public:
         if (found == kept_.end()) {
             return std::nullopt;
         }
-        const Lane lane = *found;
+        Lane lane = std::move(*found);
         kept_.erase(found);
         return lane;
     }
-    bool put(const Lane& lane) noexcept {
+    /// False where enough are kept: then the lane stays the caller's.
+    bool put(Lane& lane) noexcept {
+        PENSTOCK_ASSERT(!lane.stream.empty() && !lane.event.empty());
         const std::lock_guard guard(mutex_);
         if (kept_.size() == kLanesKept) {
             return false;
         }
-        kept_.push_back(lane);
+        kept_.push_back(std::move(lane));
         return true;
     }
 
@@ -117,28 +120,19 @@ private:
 Result<Lane> lane_of(const Driver& driver, std::int32_t device) {
     if (auto kept = Lanes::kept().take(device)) {
         kept->bytes = 0;
-        return *kept;
+        return std::move(*kept);
     }
     Lane lane;
     lane.device = device;
     PENSTOCK_TRY(context, device::primary_context(driver, device));
     lane.context = context;
     const Current current(driver, context);
-    CUresult result = current.result();
-    const char* call = "cuCtxPushCurrent";
-    if (result == CUDA_SUCCESS) {
-        call = "cuStreamCreate";
-        result = driver.cuStreamCreate(&lane.stream, CU_STREAM_NON_BLOCKING);
+    device::CallResult made = lane.stream.make_in(current);
+    if (made.ok()) {
+        made = lane.event.make_in(current);
     }
-    if (result == CUDA_SUCCESS) {
-        call = "cuEventCreate";
-        result = driver.cuEventCreate(&lane.event, CU_EVENT_DISABLE_TIMING);
-        if (result != CUDA_SUCCESS) {
-            driver.cuStreamDestroy(lane.stream);
-        }
-    }
-    if (result != CUDA_SUCCESS) {
-        return fail(device::cuda_error(driver, result, call, "gpu", fmt::format("GPU {}", device)));
+    if (!made.ok()) {
+        return fail(device::object_refused(current, made, device));
     }
     return lane;
 }
@@ -152,15 +146,10 @@ public:
 
     /// Copies that still run, and lanes that met an error, end here.
     ~Copying() {
-        for (const Lane& lane : lanes_) {
-            if (sound_ && Lanes::kept().put(lane)) {
-                continue;
+        for (Lane& lane : lanes_) {
+            if (!sound_ || !Lanes::kept().put(lane)) {
+                let_end(lane);
             }
-            let_end(lane);
-            end_in(driver_, lane.context, [&] {
-                driver_.cuEventDestroy(lane.event);
-                driver_.cuStreamDestroy(lane.stream);
-            });
         }
     }
 
@@ -178,7 +167,7 @@ public:
         lanes_.reserve(places.size());
         for (const engine::MemoryPlace& place : places) {
             PENSTOCK_TRY(lane, lane_of(driver_, place.device));
-            lanes_.push_back(lane);
+            lanes_.push_back(std::move(lane));
         }
         PENSTOCK_CHECK(wait_for(order.get()));
         sound_ = false;  // until all is through
@@ -219,13 +208,13 @@ private:
             call = lane.to_device ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync";
             result = lane.to_device
                          ? driver_.cuMemcpyHtoDAsync(address_of(copy.to.data), copy.from.data,
-                                                     there.bytes, lane.stream)
+                                                     there.bytes, lane.stream.get())
                          : driver_.cuMemcpyDtoHAsync(copy.to.data, address_of(copy.from.data),
-                                                     there.bytes, lane.stream);
+                                                     there.bytes, lane.stream.get());
         }
         if (result == CUDA_SUCCESS) {
             call = "cuEventRecord";
-            result = driver_.cuEventRecord(lane.event, lane.stream);
+            result = driver_.cuEventRecord(lane.event.get(), lane.stream.get());
         }
         return result == CUDA_SUCCESS ? Result<void>{} : fail(failed(lane, result, call));
     }
@@ -239,7 +228,7 @@ private:
             {
                 const Current current(driver_, lane.context);
                 const CUresult result = current.result() == CUDA_SUCCESS
-                                            ? driver_.cuEventQuery(lane.event)
+                                            ? driver_.cuEventQuery(lane.event.get())
                                             : current.result();
                 if (result != CUDA_ERROR_NOT_READY) {
                     return result == CUDA_SUCCESS ? Result<void>{}
@@ -260,7 +249,8 @@ private:
             {
                 const Current current(driver_, lane.context);
                 refusals = current.result() == CUDA_SUCCESS ? 0 : refusals + 1;
-                if (refusals == 0 && driver_.cuStreamQuery(lane.stream) != CUDA_ERROR_NOT_READY) {
+                if (refusals == 0 &&
+                    driver_.cuStreamQuery(lane.stream.get()) != CUDA_ERROR_NOT_READY) {
                     return;
                 }
             }
@@ -325,49 +315,16 @@ void copy_memory(std::span<const MemoryCopy> copies, std::span<const StreamHandl
 
 // ---- memory that is pinned
 
-PinnedMemory::PinnedMemory(std::span<std::byte> memory, std::int32_t device) : device_(device) {
+PinnedMemory::PinnedMemory(std::span<std::byte> memory, std::int32_t device, bool is_new) {
+    using device::PinnedPages;
     if (memory.empty()) {
         return;
     }
-    const Driver* const driver = base::unwrap(device::driver());
-    const Current current(*driver, base::unwrap(device::primary_context(*driver, device)));
-    CUresult result = current.result();
-    if (result == CUDA_SUCCESS) {
-        result =
-            driver->cuMemHostRegister(memory.data(), memory.size(), CU_MEMHOSTREGISTER_PORTABLE);
-    }
-    if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
-        throw Error(ErrorCode::kInvalidArgument, 0, "pin memory", "", kNoOffset,
-                    "this memory, or a part of it, is pinned already; use it as it is");
-    }
-    if (result != CUDA_SUCCESS) {
-        base::raise(device::cuda_error(
-            *driver, result, "cuMemHostRegister", "pin memory",
-            fmt::format("{} of host memory for copies of GPU {} (free host memory, or raise the "
-                        "limit on locked memory: 'ulimit -l unlimited')",
-                        base::format_bytes(memory.size()), device)));
-    }
-    memory_ = memory;
-}
-
-PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
-    if (this != &other) {
-        PinnedMemory old(std::move(*this));
-        memory_ = std::exchange(other.memory_, {});
-        device_ = other.device_;
-    }
-    return *this;
-}
-
-PinnedMemory::~PinnedMemory() {
-    const Driver* const driver = device::loaded_driver();
-    if (memory_.empty() || driver == nullptr || !device::may_call_driver()) {
-        return;
-    }
-    const auto context = device::primary_context(*driver, device_);
-    if (context) {
-        device::end_in(*driver, *context, [&] { device::unpin_pages(*driver, memory_.data()); });
-    }
+    auto pages = std::make_shared<PinnedPages>(base::unwrap(PinnedPages::make(
+        device, memory, is_new ? PinnedPages::Pages::kNew : PinnedPages::Pages::kOfOthers)));
+    bytes_ = memory.size();
+    gpu_address_ = pages->address();
+    owner_ = std::move(pages);
 }
 
 // ---- what streams hold

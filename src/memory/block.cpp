@@ -2,6 +2,7 @@
 #include "memory/block.hpp"
 
 #include "base/align.hpp"
+#include "base/assert.hpp"
 #include "base/text/units.hpp"
 #include "memory/lasting_memory.hpp"
 #include "os/machine/limits.hpp"
@@ -70,6 +71,7 @@ void* map_aligned(std::uint64_t mapped, std::uint64_t alignment, bool reserve) {
     if (tail != 0) {
         ::munmap(reinterpret_cast<void*>(wanted + mapped), tail);
     }
+    PENSTOCK_ASSERT(base::is_aligned(wanted, alignment));
     return reinterpret_cast<void*>(wanted);
 }
 
@@ -94,9 +96,8 @@ std::string why_not_locked(std::uint64_t mapped, int system_errno) {
     if (limit != os::kUnlimited && (system_errno == ENOMEM || system_errno == EPERM)) {
         return fmt::format(
             "not locked: the limit on locked memory (RLIMIT_MEMLOCK) is {} and {} were "
-            "asked for; raise it with 'ulimit -l unlimited', LimitMEMLOCK=infinity in a "
-            "systemd unit, or 'docker run --ulimit memlock=-1'",
-            base::format_bytes(limit), base::format_bytes(mapped));
+            "asked for; raise it with {}",
+            base::format_bytes(limit), base::format_bytes(mapped), os::kRaiseMemlock);
     }
     return fmt::format("{} were not locked: {}; free memory, or go without",
                        base::format_bytes(mapped), std::generic_category().message(system_errno));
@@ -132,8 +133,7 @@ Result<Block> Block::make(std::uint64_t bytes, BlockOptions options) {
     }
     const std::uint64_t mapped = base::align_down(*padded, base::kPageBytes);
     const bool huge = options.huge_pages && bytes >= kHugePageBytes;
-    void* start =
-        map_aligned(mapped, huge ? kHugePageBytes : base::kPageBytes, options.reserve);
+    void* start = map_aligned(mapped, huge ? kHugePageBytes : base::kPageBytes, options.reserve);
     if (start == MAP_FAILED) {
         return fail(not_mapped(bytes, options.reserve, errno));
     }
@@ -160,6 +160,13 @@ Result<Block> Block::make(std::uint64_t bytes, BlockOptions options) {
     }
     block.lasting_ = options.lasting && LastingMemory::add(block.data_, mapped);
     return block;
+}
+
+void Block::leave() noexcept {
+    PENSTOCK_ASSERT(!lasting_);
+    data_ = nullptr;
+    bytes_ = 0;
+    mapped_bytes_ = 0;
 }
 
 void Block::allow_huge_pages(bool allow) const noexcept {

@@ -40,6 +40,8 @@ public:
     /// Empty, or requests that failed (locking, huge pages), and why.
     [[nodiscard]] const std::string& shortfall() const { return shortfall_; }
 
+    /// Gives the memory up: it stays until the process ends.
+    void leave() noexcept;
     /// May the system make huge pages of it later? Advice, about all of it.
     void allow_huge_pages(bool allow) const noexcept;
 

@@ -66,8 +66,7 @@ IoUringAccess no_memory(const IoUringFacts& facts) {
                 "no memory for the ring (ENOMEM); the limit on locked memory is {}, and kernels "
                 "before 5.12 count rings in it (this is {})",
                 limit, facts.kernel_release),
-            "raise the limit: ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, or "
-            "docker run --ulimit memlock=-1"};
+            fmt::format("raise the limit: {}", kRaiseMemlock)};
 }
 
 }  // namespace

@@ -3,24 +3,20 @@
 
 #include "base/align.hpp"
 #include "base/clock.hpp"
-#include "base/raise.hpp"
-#include "device/cuda/context.hpp"
-#include "device/cuda/driver.hpp"
 #include "probe/scratch.hpp"
 
 #include <penstock/memory.hpp>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <span>
+#include <vector>
 
 namespace penstock::probe {
-
-using namespace device::cuda;  // NVIDIA's names, as in its documents
-using device::Driver;
 
 namespace {
 
@@ -28,7 +24,7 @@ constexpr std::uint64_t kAlign = 4096;
 constexpr const char* kLibrary = "libcuda.so.1";
 constexpr const char* kSetRate = "fake_gpu_set_rate";  // a function that NVIDIA's does not have
 constexpr std::uint64_t kBatchBytes = std::uint64_t{16} << 20;
-constexpr long kNapNs = 20'000;
+constexpr std::chrono::seconds kPatience(10);  // a GPU that takes longer does not answer any more
 
 using SetRate = void(double in, double out, std::uint32_t latency_us);
 
@@ -36,110 +32,53 @@ Error gpu_error(ErrorCode code, const std::string& message) {
     return {code, 0, "gpu", {}, kNoOffset, message};
 }
 
-void check(const Driver& driver, CUresult result, const char* call) {
-    if (result != CUDA_SUCCESS) {
-        base::raise(device::cuda_error(driver, result, call, "gpu", "measuring"));
-    }
-}
-
-CUdeviceptr address_of(const std::byte* memory) {
-    return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(memory));
-}
-
-// The driver with the primary context of a GPU, current while this lives.
-class Use {
-public:
-    explicit Use(std::int32_t device)
-        : driver_(*base::unwrap(device::driver())),
-          current_(driver_, base::unwrap(device::primary_context(driver_, device))) {
-        check(driver_, current_.result(), "cuCtxPushCurrent");
-    }
-    [[nodiscard]] const Driver& driver() const { return driver_; }
-
-private:
-    const Driver& driver_;
-    device::Current current_;
-};
-
-void nap() {
-    const timespec time{0, kNapNs};
-    ::nanosleep(&time, nullptr);
-}
-
-// Pinned memory of the host, a stream, and an event for each half of the window.
+// Pinned memory of the host, a stream, and a mark for each half of the window.
 class Copies {
 public:
     Copies(std::int32_t device, std::uint64_t block_bytes, bool write)
-        : use_(device),
+        : device_(device),
           block_bytes_(block_bytes),
           batch_(std::max<std::uint64_t>(1, kBatchBytes / block_bytes)),
-          write_(write),
-          host_(MemoryPool().take(2 * batch_ * block_bytes)),
-          gpu_(device, 2 * batch_ * block_bytes) {
-        const Driver& driver = use_.driver();
-        check(driver, driver.cuMemHostRegister(host_.data(), host_.bytes().size(), 0),
-              "cuMemHostRegister");
-        is_pinned_ = true;
-        check(driver, driver.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-        for (CUevent& event : events_) {
-            check(driver, driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+          host_(Region::pinned(2 * batch_ * block_bytes, device)),
+          gpu_(device, 2 * batch_ * block_bytes),
+          stream_(device) {
+        for (std::uint64_t i = 0; i < 2 * batch_; ++i) {
+            const Memory host = host_.memory(i * block_bytes, block_bytes);
+            const Memory gpu{gpu_.data() + i * block_bytes, block_bytes, MemoryKind::kDevice,
+                             device};
+            copies_.push_back(write ? MemoryCopy{host, gpu} : MemoryCopy{gpu, host});
         }
     }
     Copies(const Copies&) = delete;
     Copies& operator=(const Copies&) = delete;
     ~Copies() {
-        const Driver& driver = use_.driver();
-        while (stream_ != nullptr && driver.cuStreamQuery(stream_) == CUDA_ERROR_NOT_READY) {
-            nap();
-        }
-        for (CUevent event : events_) {
-            if (event != nullptr) {
-                driver.cuEventDestroy(event);
-            }
-        }
-        if (stream_ != nullptr) {
-            driver.cuStreamDestroy(stream_);
-        }
-        if (is_pinned_) {
-            driver.cuMemHostUnregister(host_.data());
+        if (!stream_.wait_until_idle(kPatience)) {
+            host_.leave();  // the copies may still use it
         }
     }
 
     // Queues the copies of one half, and returns their bytes.
     std::uint64_t queue(std::size_t half) {
-        const Driver& driver = use_.driver();
-        for (std::uint64_t i = 0; i < batch_; ++i) {
-            const std::uint64_t at = (half * batch_ + i) * block_bytes_;
-            std::byte* const host = host_.data() + at;
-            const CUdeviceptr gpu = address_of(gpu_.data() + at);
-            check(driver,
-                  write_ ? driver.cuMemcpyDtoHAsync(host, gpu, block_bytes_, stream_)
-                         : driver.cuMemcpyHtoDAsync(gpu, host, block_bytes_, stream_),
-                  "cuMemcpyAsync");
-        }
-        check(driver, driver.cuEventRecord(events_.at(half), stream_), "cuEventRecord");
+        stream_.copy(std::span(copies_).subspan(half * batch_, batch_));
+        const StreamHandle stream = stream_.handle();
+        marks_.at(half) = StreamMark({&stream, 1}, {&device_, 1});
         return batch_ * block_bytes_;
     }
 
     void wait(std::size_t half, Watch& watch) {
-        CUresult result = CUDA_ERROR_NOT_READY;
-        while ((result = use_.driver().cuEventQuery(events_.at(half))) == CUDA_ERROR_NOT_READY) {
-            watch.check();
-            nap();
-        }
-        check(use_.driver(), result, "cuEventQuery");
+        watch.check();
+        marks_.at(half).wait();
     }
 
 private:
-    Use use_;
+    std::int32_t device_;
     std::uint64_t block_bytes_;
     std::uint64_t batch_;
-    bool write_;
-    Buffer host_;
+    Region host_;
     GpuMemory gpu_;
-    bool is_pinned_ = false;
-    CUstream stream_ = nullptr;
-    std::array<CUevent, 2> events_{};
+    GpuStream stream_;
+    std::vector<MemoryCopy> copies_;
+    std::array<StreamMark, 2> marks_;
 };
 
 }  // namespace
@@ -174,37 +113,20 @@ bool gpu_is_fake() noexcept {
     return fake;
 }
 
-GpuMemory::GpuMemory(std::int32_t device, std::uint64_t bytes) : device_(device), bytes_(bytes) {
-    const Use use(device);
-    CUdeviceptr memory = 0;
-    check(use.driver(), use.driver().cuMemAlloc(&memory, bytes + kAlign - 1), "cuMemAlloc");
-    base_ = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(memory));
-    data_ = base_ + (base::align_up(std::uint64_t{memory}, kAlign) - memory);
-}
-
-GpuMemory::~GpuMemory() {
-    try {
-        const Use use(device_);
-        use.driver().cuMemFree(address_of(base_));
-    } catch (const Error&) {  // the context is gone, and the memory with it
-        base_ = nullptr;
-    }
-}
+GpuMemory::GpuMemory(std::int32_t device, std::uint64_t bytes)
+    : memory_(Region::gpu(bytes + kAlign - 1, device)),
+      bytes_(bytes),
+      data_(memory_.data() +
+            (base::align_up(memory_.gpu_address(), kAlign) - memory_.gpu_address())) {}
 
 void GpuMemory::fill() {
-    const Use use(device_);
-    const Driver& driver = use.driver();
     const Buffer host = MemoryPool().take(std::min(kBatchBytes, bytes_));
-    for (std::uint64_t at = 0; at < bytes_; at += host.bytes().size()) {
-        const std::uint64_t count = std::min<std::uint64_t>(host.bytes().size(), bytes_ - at);
+    for (std::uint64_t at = 0; at < bytes_; at += host.size()) {
+        const std::uint64_t count = std::min(host.size(), bytes_ - at);
         fill_random(host.bytes().first(count), at + 1);
-        check(driver, driver.cuMemcpyHtoDAsync(address_of(data_ + at), host.data(), count, nullptr),
-              "cuMemcpyHtoDAsync");
-        CUresult result = CUDA_ERROR_NOT_READY;
-        while ((result = driver.cuStreamQuery(nullptr)) == CUDA_ERROR_NOT_READY) {
-            nap();
-        }
-        check(driver, result, "cuStreamQuery");
+        const MemoryCopy copy{{data_ + at, count, MemoryKind::kDevice, memory_.device()},
+                              {host.data(), count}};
+        copy_memory({&copy, 1});
     }
 }
 

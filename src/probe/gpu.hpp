@@ -7,6 +7,7 @@
 #include "probe/watch.hpp"
 
 #include <penstock/gpu.hpp>
+#include <penstock/memory.hpp>
 #include <penstock/types.hpp>
 
 #include <cstdint>
@@ -28,19 +29,15 @@ class GpuMemory {
 public:
     /// Throws Error, with the driver's words.
     GpuMemory(std::int32_t device, std::uint64_t bytes);
-    GpuMemory(const GpuMemory&) = delete;
-    GpuMemory& operator=(const GpuMemory&) = delete;
-    ~GpuMemory();
 
     [[nodiscard]] std::byte* data() const { return data_; }
     /// Random bytes; waits until they are there.
     void fill();
 
 private:
-    std::int32_t device_;
+    Region memory_;
     std::uint64_t bytes_;
-    std::byte* base_ = nullptr;
-    std::byte* data_ = nullptr;
+    std::byte* data_;
 };
 
 /// Copies between pinned memory of the host and GPU `device`, `block_bytes` each, for

@@ -11,6 +11,7 @@
 
 #include <penstock/engine.hpp>
 #include <penstock/gpu.hpp>
+#include <penstock/memory.hpp>
 
 #include <gtest/gtest.h>
 
@@ -215,6 +216,23 @@ TEST(GpuOutOfMemory, CopiesAreMadeOrAreAnError) {
                   [&](allocator::Attempt& attempt) -> std::string {
                       const std::int32_t device = 64;
                       return refused(attempt, [&] { StreamMark({}, {&device, 1}).wait(); });
+                  },
+                  1, 1),
+              "");
+}
+
+TEST(GpuOutOfMemory, ARegionIsMadeOrAnError) {
+    EXPECT_EQ(allocator::each_allocation(
+                  [](allocator::Attempt& attempt) -> std::string {
+                      Region region;
+                      const bool made = attempt([&] { region = Region::host(4096); });
+                      return made == (region.data() != nullptr) ? "" : "half a region";
+                  },
+                  1, 1),
+              "");
+    EXPECT_EQ(allocator::each_allocation(
+                  [](allocator::Attempt& attempt) -> std::string {
+                      return refused(attempt, [] { static_cast<void>(Region::pinned(64, 64)); });
                   },
                   1, 1),
               "");

@@ -59,4 +59,10 @@ Result<cuda::CUcontext> primary_context(const Driver& driver, std::int32_t devic
     return context;
 }
 
+Result<GpuContext> gpu_context(std::int32_t device) {
+    PENSTOCK_TRY(calls, driver());
+    PENSTOCK_TRY(context, primary_context(*calls, device));
+    return GpuContext{calls, context, device};
+}
+
 }  // namespace penstock::device

@@ -16,6 +16,17 @@ namespace penstock::device {
 [[nodiscard]] base::Result<cuda::CUcontext> primary_context(const Driver& driver,
                                                             std::int32_t device);
 
+/// What calls for a GPU need.
+struct GpuContext {
+    const Driver* driver = nullptr;
+    cuda::CUcontext context = nullptr;  ///< the primary one
+    std::int32_t device = 0;
+};
+
+/// Loads the driver where it is not loaded yet. Errors are those of driver() and
+/// primary_context(). Thread-safe.
+[[nodiscard]] base::Result<GpuContext> gpu_context(std::int32_t device);
+
 /// The context is current on this thread while this lives, whatever was so before. A thread of the
 /// caller's gets its own back. Calls that are made meanwhile leave captures of CUDA graphs alone:
 /// while any thread captures one (torch.cuda.graph()), a question about an event or an allocation
@@ -23,10 +34,11 @@ namespace penstock::device {
 class Current {
 public:
     Current(const Driver& driver, cuda::CUcontext context) noexcept
-        : driver_(driver), result_(driver.cuCtxPushCurrent(context)) {
+        : driver_(driver), context_(context), result_(driver.cuCtxPushCurrent(context)) {
         relaxed_ = result_ == cuda::CUDA_SUCCESS &&
                    driver_.cuThreadExchangeStreamCaptureMode(&mode_) == cuda::CUDA_SUCCESS;
     }
+    explicit Current(const GpuContext& gpu) noexcept : Current(*gpu.driver, gpu.context) {}
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
     ~Current() {
@@ -40,23 +52,26 @@ public:
     }
     /// CUDA_SUCCESS, or why it is not current.
     [[nodiscard]] cuda::CUresult result() const { return result_; }
+    [[nodiscard]] const Driver& driver() const { return driver_; }
+    [[nodiscard]] cuda::CUcontext context() const { return context_; }
 
 private:
     const Driver& driver_;
+    cuda::CUcontext context_;
     cuda::CUresult result_;
     cuda::CUstreamCaptureMode mode_ = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;  ///< that to exchange
     bool relaxed_ = false;
 };
 
-/// Does `end` with the context current: what a destructor gives back. A push that is refused is
-/// tried again, for nobody comes back to it; without a context `end` is not done.
+/// Calls `end` with the Current of this context: what a destructor gives back. A push that is
+/// refused is tried again, for nobody comes back to it; without a context `end` is not done.
 template <typename End>
 void end_in(const Driver& driver, cuda::CUcontext context, End&& end) noexcept {
     constexpr int kTries = 4;
     for (int i = 0; i < kTries; ++i) {
         const Current current(driver, context);
         if (current.result() == cuda::CUDA_SUCCESS) {
-            end();
+            end(current);
             return;
         }
     }

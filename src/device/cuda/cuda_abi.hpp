@@ -178,8 +178,6 @@ using cuGetProcAddress_type = CUresult(const char* symbol, void** pfn, int cudaV
          CUresult(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr inside))                    \
     CALL(cuMemHostRegister, 6050, CUresult(void* memory, std::size_t bytes, unsigned int flags)) \
     CALL(cuMemHostUnregister, 4000, CUresult(void* memory))                                      \
-    CALL(cuMemHostAlloc, 2020, CUresult(void** memory, std::size_t bytes, unsigned int flags))   \
-    CALL(cuMemFreeHost, 2000, CUresult(void* memory))                                            \
     CALL(cuMemHostGetDevicePointer, 3020,                                                        \
          CUresult(CUdeviceptr* device, void* memory, unsigned int flags))                        \
     CALL(cuModuleLoadData, 2000, CUresult(CUmodule* module, const void* image))                  \
@@ -220,6 +218,8 @@ using cuGetProcAddress_type = CUresult(const char* symbol, void** pfn, int cudaV
 // Tests and benchmarks ask for these; the library never does.
 #define PENSTOCK_CUDA_CALLS_OF_TESTS(CALL)                                                        \
     CALL(cuMemAllocManaged, 6000, CUresult(CUdeviceptr* memory, std::size_t bytes, unsigned int)) \
+    CALL(cuMemHostAlloc, 2020, CUresult(void** memory, std::size_t bytes, unsigned int flags))    \
+    CALL(cuMemFreeHost, 2000, CUresult(void* memory))                                             \
     CALL(cuMemcpyHtoD, 3020, CUresult(CUdeviceptr to, const void* from, std::size_t bytes))       \
     CALL(cuMemcpyDtoH, 3020, CUresult(void* to, CUdeviceptr from, std::size_t bytes))             \
     CALL(cuMemsetD8Async, 3020, CUresult(CUdeviceptr, unsigned char, std::size_t, CUstream))      \

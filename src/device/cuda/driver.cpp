@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cuda/driver.hpp"
 
+#include "base/assert.hpp"
 #include "base/environment.hpp"
 #include "base/of_process.hpp"
 
@@ -195,6 +196,7 @@ Result<void> find_calls(void* library, Driver& found) {
 }
 
 Result<void> begin(Driver& found) {
+    PENSTOCK_ASSERT(begun_by.load() == 0 || begun_by.load() == ::getpid());
     begun_by.store(::getpid());
     if (const CUresult result = found.cuInit(0); result != CUDA_SUCCESS) {
         begun_by.store(0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/mover/copy_streams.hpp"
 
+#include "base/assert.hpp"
 #include "base/of_process.hpp"
 #include "device/cuda/context.hpp"
 
@@ -30,6 +31,7 @@ CopyStreams& copy_streams() {
 }  // namespace
 
 void add_copy_stream(const CopyStream& stream) {
+    PENSTOCK_ASSERT(stream.stream != nullptr && stream.context != nullptr);
     CopyStreams& streams = copy_streams();
     const std::lock_guard lock(streams.mutex);
     streams.all.push_back(stream);
@@ -42,13 +44,6 @@ void remove_copy_stream(CUstream stream) noexcept {
     all.erase(std::remove_if(all.begin(), all.end(),
                              [&](const CopyStream& one) { return one.stream == stream; }),
               all.end());
-}
-
-CopyMarks::~CopyMarks() {
-    for (const Mark& mark : marks_) {
-        const Current current(driver_, mark.context);
-        driver_.cuEventDestroy(mark.event);
-    }
 }
 
 // Under the mutex, so that no stream ends meanwhile. No call here waits for the GPU.
@@ -66,13 +61,8 @@ bool CopyMarks::record(std::span<const engine::MemoryPlace> devices, engine::Mov
             continue;
         }
         const Current current(driver_, one.context);
-        Mark mark{one.context, nullptr};
-        if (current.result() != CUDA_SUCCESS ||
-            driver_.cuEventCreate(&mark.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-            return false;
-        }
-        marks_.push_back(mark);
-        if (driver_.cuEventRecord(mark.event, one.stream) != CUDA_SUCCESS) {
+        if (!marks_.emplace_back().make_in(current).ok() ||
+            driver_.cuEventRecord(marks_.back().get(), one.stream) != CUDA_SUCCESS) {
             return false;
         }
     }
@@ -80,9 +70,9 @@ bool CopyMarks::record(std::span<const engine::MemoryPlace> devices, engine::Mov
 }
 
 CUresult CopyMarks::hold_up(CUstream stream) const {
-    for (const Mark& mark : marks_) {
+    for (const Event& mark : marks_) {
         const CUresult result =
-            driver_.cuStreamWaitEvent(stream, mark.event, CU_EVENT_WAIT_DEFAULT);
+            driver_.cuStreamWaitEvent(stream, mark.get(), CU_EVENT_WAIT_DEFAULT);
         if (result != CUDA_SUCCESS) {
             return result;
         }

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "base/result.hpp"
-#include "device/cuda/driver.hpp"
+#include "device/cuda/owned.hpp"
 #include "engine/mover.hpp"
 
 #include <cstdint>
@@ -36,9 +36,6 @@ void remove_copy_stream(cuda::CUstream stream) noexcept;
 class CopyMarks {
 public:
     explicit CopyMarks(const Driver& driver) : driver_(driver) {}
-    CopyMarks(const CopyMarks&) = delete;
-    CopyMarks& operator=(const CopyMarks&) = delete;
-    ~CopyMarks();
 
     /// Marks the copies of one direction to or from the memory of `devices`. False where the driver
     /// refuses an event.
@@ -47,13 +44,8 @@ public:
     [[nodiscard]] cuda::CUresult hold_up(cuda::CUstream stream) const;
 
 private:
-    struct Mark {
-        cuda::CUcontext context = nullptr;
-        cuda::CUevent event = nullptr;
-    };
-
     const Driver& driver_;
-    std::vector<Mark> marks_;
+    std::vector<Event> marks_;
 };
 
 }  // namespace penstock::device

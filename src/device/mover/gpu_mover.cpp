@@ -2,12 +2,10 @@
 #include "device/mover/gpu_mover.hpp"
 
 #include "base/align.hpp"
+#include "base/assert.hpp"
 #include "base/clock.hpp"
-#include "base/text/units.hpp"
 #include "device/cuda/context.hpp"
-#include "device/cuda/pinned_pages.hpp"
 #include "device/mover/copy_streams.hpp"
-#include "os/machine/limits.hpp"
 
 #include <fmt/format.h>
 #include <sys/syscall.h>
@@ -51,24 +49,6 @@ void prefer_node(const memory::Block& block, int node) {
     }
 }
 
-base::Error not_pinned(const Driver& driver, CUresult result, std::uint64_t bytes,
-                       std::int32_t device) {
-    base::Error error =
-        cuda_error(driver, result, "cuMemHostRegister", "gpu",
-                   fmt::format("{} of host memory could not be pinned for transfers to GPU {}",
-                               base::format_bytes(bytes), device));
-    if (result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_ERROR_NOT_PERMITTED ||
-        result == CUDA_ERROR_OPERATING_SYSTEM || result == CUDA_ERROR_INVALID_VALUE) {
-        const std::uint64_t limit = os::memlock_limit();
-        error.message += fmt::format(
-            "; free host memory or raise the limit of the control group, and the limit on locked "
-            "memory (RLIMIT_MEMLOCK is {}): 'ulimit -l unlimited', LimitMEMLOCK=infinity in a "
-            "systemd unit, or 'docker run --ulimit memlock=-1'",
-            limit == os::kUnlimited ? "unlimited" : base::format_bytes(limit));
-    }
-    return error;
-}
-
 CUdeviceptr address_of(const std::byte* memory) {
     return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(memory));
 }
@@ -85,20 +65,14 @@ GpuMover::GpuMover(const Driver& driver, CUcontext context, std::int32_t device,
 
 Result<std::unique_ptr<GpuMover>> GpuMover::make(std::int32_t device, const base::Clock& clock) {
     return base::as_result("gpu", [&]() -> Result<std::unique_ptr<GpuMover>> {
-        PENSTOCK_TRY(calls, driver());
-        PENSTOCK_TRY(context, primary_context(*calls, device));
+        PENSTOCK_TRY(gpu, gpu_context(device));
+        const Driver* const calls = gpu.driver;
+        const CUcontext context = gpu.context;
         std::unique_ptr<GpuMover> mover(new GpuMover(*calls, context, device, clock));
-        const Current current(*calls, context);
-        const std::string subject = fmt::format("GPU {}", device);
-        if (current.result() != CUDA_SUCCESS) {
-            return base::fail(
-                cuda_error(*calls, current.result(), "cuCtxPushCurrent", "gpu", subject));
-        }
+        const Current current(gpu);
         for (Lane* lane : {&mover->in_, &mover->out_}) {
-            const CUresult result = calls->cuStreamCreate(&lane->stream, CU_STREAM_NON_BLOCKING);
-            if (result != CUDA_SUCCESS) {
-                lane->stream = nullptr;
-                return base::fail(cuda_error(*calls, result, "cuStreamCreate", "gpu", subject));
+            if (const CallResult made = lane->stream.make_in(current); !made.ok()) {
+                return base::fail(object_refused(current, made, device));
             }
         }
         int node = -1;
@@ -110,19 +84,21 @@ Result<std::unique_ptr<GpuMover>> GpuMover::make(std::int32_t device, const base
         }
         for (const Lane* lane : {&mover->in_, &mover->out_}) {
             add_copy_stream({context, device,
-                             lane == &mover->in_ ? MoveTo::kExtents : MoveTo::kSlot, lane->stream});
+                             lane == &mover->in_ ? MoveTo::kExtents : MoveTo::kSlot,
+                             lane->stream.get()});
         }
         return mover;
     });
 }
 
-// A refused call is tried again, for memory must not stay registered.
+// A context that is refused is tried again, for memory must not stay registered.
 GpuMover::~GpuMover() {
     if (abandoned_ || !may_call_driver()) {
+        leave_all();
         return;
     }
     for (const Lane* lane : {&in_, &out_}) {
-        remove_copy_stream(lane->stream);
+        remove_copy_stream(lane->stream.get());
     }
     for (std::uint32_t tries = 0; tries < kRefusalsMax; ++tries) {
         const Current current(driver_, context_);
@@ -130,20 +106,33 @@ GpuMover::~GpuMover() {
             continue;
         }
         if (!wait_until_idle()) {
-            return;  // pinned pages stay where they are, also when they are unmapped
+            break;
         }
+        PENSTOCK_ASSERT(in_.out.empty() && out_.out.empty());
         for (const auto& flight : flights_) {
-            driver_.cuEventDestroy(flight->event);
+            flight->event.end(current);
         }
-        for (const Lane* lane : {&in_, &out_}) {
-            if (lane->stream != nullptr) {
-                driver_.cuStreamDestroy(lane->stream);
-            }
+        for (Lane* lane : {&in_, &out_}) {
+            lane->stream.end(current);
         }
-        for (void* memory : pinned_) {
-            unpin_pages(driver_, memory);
+        for (PinnedPages& pages : pinned_) {
+            pages.end(current);
         }
         return;
+    }
+    leave_all();
+}
+
+// Copies may be out: pinned pages stay where they are, also when they are unmapped.
+void GpuMover::leave_all() noexcept {
+    for (const auto& flight : flights_) {
+        flight->event.leave();
+    }
+    for (Lane* lane : {&in_, &out_}) {
+        lane->stream.leave();
+    }
+    for (PinnedPages& pages : pinned_) {
+        pages.leave();
     }
 }
 
@@ -172,14 +161,13 @@ Result<memory::Block> GpuMover::slot_memory(std::uint64_t bytes) {
         prefer_node(block, numa_node_);
         pinned_.reserve(pinned_.size() + 1);
         const Current current(driver_, context_);
-        CUresult result = current.result();
-        if (result == CUDA_SUCCESS) {
-            result = pin_pages(driver_, block.data(), block.size());
+        PinnedPages pages;
+        const CallResult made = pages.make_in(current, block.bytes(), PinnedPages::Pages::kNew);
+        if (!made.ok()) {
+            return base::fail(pinning_refused(current, made, bytes, device_));
         }
-        if (result != CUDA_SUCCESS) {
-            return base::fail(not_pinned(driver_, result, bytes, device_));
-        }
-        pinned_.push_back(block.data());
+        PENSTOCK_ASSERT(pages.get() == block.data());
+        pinned_.push_back(std::move(pages));
         return block;
     });
 }
@@ -196,7 +184,7 @@ GpuMover::Lane& GpuMover::lane_of(const Move& move) {
     return move.to == MoveTo::kExtents ? in_ : out_;
 }
 
-CUresult GpuMover::take_flight(Flight*& flight) {
+CUresult GpuMover::take_flight(const Current& current, Flight*& flight) {
     flight = free_.pop_front();
     if (flight != nullptr) {
         return CUDA_SUCCESS;
@@ -204,12 +192,12 @@ CUresult GpuMover::take_flight(Flight*& flight) {
     try {
         flights_.reserve(flights_.size() + 1);
         auto made = std::make_unique<Flight>();
-        const CUresult result = driver_.cuEventCreate(&made->event, CU_EVENT_DISABLE_TIMING);
-        if (result == CUDA_SUCCESS) {
+        const CallResult event = made->event.make_in(current);
+        if (event.ok()) {
             flight = made.get();
             flights_.push_back(std::move(made));
         }
-        return result;
+        return event.result;
     } catch (const std::bad_alloc&) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -223,7 +211,7 @@ void GpuMover::start(Move& move) {
     bool queued = false;
     if (current.result() != CUDA_SUCCESS) {
         fail(move, Step::kContext, current.result());
-    } else if (const CUresult taken = take_flight(flight); taken != CUDA_SUCCESS) {
+    } else if (const CUresult taken = take_flight(current, flight); taken != CUDA_SUCCESS) {
         fail(move, Step::kMemory, taken);
     } else if (const CUresult copied = copy(lane, move, queued); copied != CUDA_SUCCESS) {
         fail(move, Step::kCopy, copied);
@@ -237,7 +225,7 @@ void GpuMover::start(Move& move) {
     }
     // Whatever was queued uses the slot, also where a later call failed.
     flight->move = &move;
-    const CUresult recorded = driver_.cuEventRecord(flight->event, lane.stream);
+    const CUresult recorded = driver_.cuEventRecord(flight->event.get(), lane.stream.get());
     flight->recorded = recorded == CUDA_SUCCESS;
     if (!flight->recorded) {
         fail(move, Step::kRecord, recorded);
@@ -303,14 +291,15 @@ CUresult GpuMover::copy(Lane& lane, Move& move, bool& queued, bool& joins) {
 
 // One call where the driver takes several copies, else one a piece.
 CUresult GpuMover::hand_over(Lane& lane, bool to_device) {
+    PENSTOCK_ASSERT(batch_.count != 0 && batch_.count <= Batch::kPieces);
     if (batches_ && batch_.count > 1) {
         CUmemcpyAttributes attributes{};
         attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
         std::size_t first = 0;
         std::size_t failed = 0;
-        const CUresult result =
-            driver_.cuMemcpyBatchAsync(batch_.to.data(), batch_.from.data(), batch_.bytes.data(),
-                                       batch_.count, &attributes, &first, 1, &failed, lane.stream);
+        const CUresult result = driver_.cuMemcpyBatchAsync(
+            batch_.to.data(), batch_.from.data(), batch_.bytes.data(), batch_.count, &attributes,
+            &first, 1, &failed, lane.stream.get());
         if (result != CUDA_ERROR_NOT_SUPPORTED) {
             return result;
         }
@@ -323,10 +312,10 @@ CUresult GpuMover::hand_over(Lane& lane, bool to_device) {
                 ? driver_.cuMemcpyHtoDAsync(
                       batch_.to[i],
                       reinterpret_cast<const void*>(static_cast<std::uintptr_t>(batch_.from[i])),
-                      batch_.bytes[i], lane.stream)
+                      batch_.bytes[i], lane.stream.get())
                 : driver_.cuMemcpyDtoHAsync(
                       reinterpret_cast<void*>(static_cast<std::uintptr_t>(batch_.to[i])),
-                      batch_.from[i], batch_.bytes[i], lane.stream);
+                      batch_.from[i], batch_.bytes[i], lane.stream.get());
     }
     return result;
 }
@@ -336,12 +325,12 @@ CUresult GpuMover::hand_over(Lane& lane, bool to_device) {
 CUresult GpuMover::ask(Lane& lane, Flight& flight, CUresult& seen) const {
     CUresult result = CUDA_ERROR_NOT_READY;
     if (flight.recorded) {
-        result = driver_.cuEventQuery(flight.event);
+        result = driver_.cuEventQuery(flight.event.get());
         flight.recorded = result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY;
         seen = result;
     }
     if (!flight.recorded) {
-        result = driver_.cuStreamQuery(lane.stream);
+        result = driver_.cuStreamQuery(lane.stream.get());
     }
     const bool says = result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY;
     lane.refusals = says ? 0 : lane.refusals + 1;
@@ -387,6 +376,7 @@ void GpuMover::reap(Lane& lane, CUresult context, base::Fifo<Move>& done) {
         free_.push_front(*flight);
     }
     if (bytes != 0) {
+        PENSTOCK_ASSERT(bytes <= lane.bytes);
         lane.bytes -= bytes;
         lane.rate.ended(bytes, clock_.now());
     }

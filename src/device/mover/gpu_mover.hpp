@@ -7,7 +7,7 @@
 #include "base/clock.hpp"
 #include "base/intrusive.hpp"
 #include "base/result.hpp"
-#include "device/cuda/driver.hpp"
+#include "device/cuda/owned.hpp"
 #include "device/mover/copy_rate.hpp"
 #include "engine/mover.hpp"
 
@@ -51,12 +51,12 @@ private:
     struct Flight {
         base::Link<Flight> link;
         engine::Move* move = nullptr;
-        cuda::CUevent event = nullptr;
+        Event event;
         std::uint64_t bytes = 0;
         bool recorded = false;  ///< else the whole stream is asked
     };
     struct Lane {
-        cuda::CUstream stream = nullptr;
+        Stream stream;
         base::Fifo<Flight> out;      ///< in the order of the stream
         std::uint64_t bytes = 0;     ///< of them all
         std::uint32_t refusals = 0;  ///< in a row, to say how far its copies are
@@ -76,13 +76,14 @@ private:
     GpuMover(const Driver& driver, cuda::CUcontext context, std::int32_t device,
              const base::Clock& clock);
     [[nodiscard]] Lane& lane_of(const engine::Move& move);
-    [[nodiscard]] cuda::CUresult take_flight(Flight*& flight);
+    [[nodiscard]] cuda::CUresult take_flight(const Current& current, Flight*& flight);
     [[nodiscard]] cuda::CUresult copy(Lane& lane, engine::Move& move, bool& queued);
     [[nodiscard]] cuda::CUresult copy(Lane& lane, engine::Move& move, bool& queued, bool& joins);
     [[nodiscard]] cuda::CUresult hand_over(Lane& lane, bool to_device);
     [[nodiscard]] cuda::CUresult ask(Lane& lane, Flight& flight, cuda::CUresult& seen) const;
     void reap(Lane& lane, cuda::CUresult context, base::Fifo<engine::Move>& done);
     [[nodiscard]] bool wait_until_idle();
+    void leave_all() noexcept;
     static void fail(engine::Move& move, Step step, cuda::CUresult result);
 
     const Driver& driver_;
@@ -99,7 +100,7 @@ private:
     std::vector<std::unique_ptr<Flight>> flights_;
     base::Fifo<Flight> free_;
     base::Fifo<engine::Move> done_;  ///< failed before anything was queued
-    std::vector<void*> pinned_;
+    std::vector<PinnedPages> pinned_;
 };
 
 /// An engine::MakeMover: nullptr for the host, for which the engine has its own.

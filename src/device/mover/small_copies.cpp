@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/mover/small_copies.hpp"
 
+#include "base/assert.hpp"
 #include "base/clock.hpp"
 #include "base/result.hpp"
 #include "device/cuda/context.hpp"
 #include "device/cuda/driver.hpp"
-#include "device/cuda/pinned_pages.hpp"
+#include "device/cuda/owned.hpp"
 #include "device/cuda/pointer.hpp"
 #include "device/mover/stream_order.hpp"
 #include "memory/block.hpp"
@@ -34,25 +35,11 @@ constexpr base::Nanos kPatience = 10'000'000'000;
 struct Kit {
     std::int32_t device = 0;
     CUcontext context = nullptr;
-    CUstream stream = nullptr;
-    CUevent event = nullptr;
     memory::Block buffer;
-    bool is_pinned = false;
+    PinnedPages pages;  // ends before the memory does
+    Stream stream;
+    Event event;
 };
-
-void destroy(const Driver& driver, const Kit& kit) noexcept {
-    end_in(driver, kit.context, [&] {
-        if (kit.event != nullptr) {
-            driver.cuEventDestroy(kit.event);
-        }
-        if (kit.stream != nullptr) {
-            driver.cuStreamDestroy(kit.stream);
-        }
-        if (kit.is_pinned) {
-            unpin_pages(driver, kit.buffer.data());
-        }
-    });
-}
 
 /// nullptr where the driver refuses.
 std::unique_ptr<Kit> make_kit(const Driver& driver, CUcontext context, std::int32_t device) {
@@ -69,15 +56,10 @@ std::unique_ptr<Kit> make_kit(const Driver& driver, CUcontext context, std::int3
     }
     kit->buffer = std::move(*block);
     const Current current(driver, context);
-    if (current.result() == CUDA_SUCCESS &&
-        driver.cuStreamCreate(&kit->stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS &&
-        driver.cuEventCreate(&kit->event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
-        pin_pages(driver, kit->buffer.data(), kit->buffer.size()) == CUDA_SUCCESS) {
-        kit->is_pinned = true;
-        return kit;
-    }
-    destroy(driver, *kit);
-    return nullptr;
+    const bool made =
+        kit->stream.make_in(current).ok() && kit->event.make_in(current).ok() &&
+        kit->pages.make_in(current, kit->buffer.bytes(), PinnedPages::Pages::kNew).ok();
+    return made ? std::move(kit) : nullptr;
 }
 
 class Kits {
@@ -116,15 +98,18 @@ public:
     }
     void give_back(std::unique_ptr<Kit> kit) noexcept {
         const std::lock_guard guard(mutex_);
+        PENSTOCK_ASSERT(idle_.size() < made_);
         idle_.push_back(std::move(kit));
     }
     void one_less() noexcept {
         const std::lock_guard guard(mutex_);
+        PENSTOCK_ASSERT(made_ > idle_.size() + kept_.size());
         --made_;
     }
     /// Takes what may be written to until the process ends.
     void keep(std::unique_ptr<Kit> kit) noexcept {
         const std::lock_guard guard(mutex_);
+        PENSTOCK_ASSERT(kept_.size() < made_);
         kept_.push_back(std::move(kit));
     }
 
@@ -151,7 +136,7 @@ public:
         if (sound_) {
             Kits::all().give_back(std::move(kit_));
         } else if (idle_) {
-            destroy(driver_, *kit_);
+            kit_.reset();
             Kits::all().one_less();
         } else {
             Kits::all().keep(std::move(kit_));
@@ -161,18 +146,21 @@ public:
     [[nodiscard]] std::byte* buffer() const override { return kit_->buffer.data(); }
     [[nodiscard]] bool copy_in(const Memory& to) override {
         return run([&] {
-            return driver_.cuMemcpyHtoDAsync(address_of(to), buffer(), to.bytes, kit_->stream);
+            return driver_.cuMemcpyHtoDAsync(address_of(to), buffer(), to.bytes,
+                                             kit_->stream.get());
         });
     }
     [[nodiscard]] bool copy_out(const Memory& from) override {
         return run([&] {
-            return driver_.cuMemcpyDtoHAsync(buffer(), address_of(from), from.bytes, kit_->stream);
+            return driver_.cuMemcpyDtoHAsync(buffer(), address_of(from), from.bytes,
+                                             kit_->stream.get());
         });
     }
     /// False where there is nothing to copy with now, or the streams are not so far.
     [[nodiscard]] bool begin(std::int32_t device, std::span<const StreamHandle> streams) {
         kit_ = Kits::all().take(driver_, device);
-        return kit_ != nullptr && have_passed(driver_, streams, device, kit_->context, kit_->event);
+        return kit_ != nullptr &&
+               have_passed(driver_, streams, device, kit_->context, kit_->event.get());
     }
 
 private:
@@ -190,16 +178,16 @@ private:
         sound_ = false;
         result = start();
         if (result == CUDA_SUCCESS) {
-            result = driver_.cuEventRecord(kit_->event, kit_->stream);
+            result = driver_.cuEventRecord(kit_->event.get(), kit_->stream.get());
         }
         if (result == CUDA_SUCCESS) {
-            result = await([&] { return driver_.cuEventQuery(kit_->event); });
+            result = await([&] { return driver_.cuEventQuery(kit_->event.get()); });
         }
         sound_ = result == CUDA_SUCCESS;
         // The transfer that does it again must not meet a copy that is still out. A refused answer
         // says nothing of it.
-        idle_ =
-            sound_ || await([&] { return driver_.cuStreamQuery(kit_->stream); }) == CUDA_SUCCESS;
+        idle_ = sound_ ||
+                await([&] { return driver_.cuStreamQuery(kit_->stream.get()); }) == CUDA_SUCCESS;
         return sound_;
     }
 

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace penstock::device {
 
 using base::fail;
@@ -102,25 +104,12 @@ Result<bool> hold_up_one(const Driver& driver, const StreamHandle& stream,
 
 StreamOrder::StreamOrder(const Driver& driver) : driver_(driver) {}
 
-StreamOrder::~StreamOrder() {
-    if (may_call_driver()) {
-        for (const Recorded& recorded : events_) {
-            destroy(recorded);
-        }
-    }
-}
-
-void StreamOrder::destroy(const Recorded& recorded) const {
-    end_in(driver_, recorded.context, [&] { driver_.cuEventDestroy(recorded.event); });
-}
-
 Result<void> StreamOrder::add(const StreamHandle& stream) {
     auto* handle = reinterpret_cast<CUstream>(stream.handle);
-    Recorded made;
     PENSTOCK_TRY(context, context_of(driver_, stream));
-    made.context = context;
     events_.reserve(events_.size() + 1);
-    const Current current(driver_, made.context);
+    const Current current(driver_, context);
+    Event event;
     CUresult result = current.result();
     const char* call = "cuCtxPushCurrent";
     if (result == CUDA_SUCCESS) {
@@ -128,23 +117,24 @@ Result<void> StreamOrder::add(const StreamHandle& stream) {
         result = capture_of(driver_, handle);
     }
     if (result == CUDA_SUCCESS) {
-        call = "cuEventCreate";
-        result = driver_.cuEventCreate(&made.event, CU_EVENT_DISABLE_TIMING);
+        const CallResult made = event.make_in(current);
+        call = made.call;
+        result = made.result;
     }
     if (result != CUDA_SUCCESS) {
         return fail(refused(driver_, stream, result, call));
     }
     call = "cuEventRecord";
-    result = driver_.cuEventRecord(made.event, handle);
+    result = driver_.cuEventRecord(event.get(), handle);
     if (result == CUDA_SUCCESS) {
         call = "cuEventQuery";
-        result = driver_.cuEventQuery(made.event);
+        result = driver_.cuEventQuery(event.get());
         if (result == CUDA_ERROR_NOT_READY) {
-            events_.push_back(made);
+            events_.push_back(std::move(event));
             return {};
         }
     }
-    driver_.cuEventDestroy(made.event);  // it has passed, or says nothing
+    event.end(current);  // it has passed, or says nothing
     return result == CUDA_SUCCESS ? Result<void>{} : fail(refused(driver_, stream, result, call));
 }
 
@@ -152,10 +142,10 @@ Result<bool> StreamOrder::passed() const {
     if (passed_.load(std::memory_order_acquire)) {
         return true;
     }
-    for (const Recorded& recorded : events_) {
-        const Current current(driver_, recorded.context);
+    for (const Event& event : events_) {
+        const Current current(driver_, event.context());
         const bool asked = current.result() == CUDA_SUCCESS;
-        const CUresult result = asked ? driver_.cuEventQuery(recorded.event) : current.result();
+        const CUresult result = asked ? driver_.cuEventQuery(event.get()) : current.result();
         if (result == CUDA_ERROR_NOT_READY) {
             return false;
         }

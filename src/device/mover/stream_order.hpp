@@ -5,7 +5,7 @@
 #pragma once
 
 #include "base/result.hpp"
-#include "device/cuda/driver.hpp"
+#include "device/cuda/owned.hpp"
 #include "engine/mover.hpp"
 
 #include <penstock/gpu.hpp>
@@ -23,7 +23,7 @@ public:
     explicit StreamOrder(const Driver& driver);
     StreamOrder(const StreamOrder&) = delete;
     StreamOrder& operator=(const StreamOrder&) = delete;
-    ~StreamOrder() override;
+    ~StreamOrder() override = default;
 
     /// Records what `stream` holds now. kInvalidArgument where it is no stream, or captures a
     /// graph.
@@ -34,14 +34,8 @@ public:
     [[nodiscard]] base::Result<bool> passed() const override;
 
 private:
-    struct Recorded {
-        cuda::CUcontext context = nullptr;
-        cuda::CUevent event = nullptr;
-    };
-    void destroy(const Recorded& recorded) const;
-
     const Driver& driver_;
-    std::vector<Recorded> events_;
+    std::vector<Event> events_;
     mutable std::atomic<bool> passed_{false};
 };
 

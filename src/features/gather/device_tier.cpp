@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "features/gather/device_tier.hpp"
 
-#include "base/raise.hpp"
-
 #include <time.h>
 #include <unistd.h>
 
@@ -14,7 +12,7 @@ namespace penstock::features {
 namespace {
 
 constexpr std::size_t kIdleLaunches = 4;
-constexpr std::uint64_t kEntriesLeast = 4096;
+constexpr std::uint64_t kPiecesLeast = 4096;
 // A GPU that takes longer does not answer any more.
 constexpr std::chrono::seconds kPatience(10);
 constexpr long kLookAgain = 20'000;  // nanoseconds
@@ -28,10 +26,8 @@ std::uint64_t address_of(const std::byte* memory) {
 PinnedRows::PinnedRows(std::shared_ptr<MemoryTier> tier, std::size_t tables, std::int32_t device)
     : tier_(std::move(tier)), ranges_(tables) {
     for (std::uint32_t table = 0; table < tables; ++table) {
-        const Buffer& memory = tier_->of(table).memory;
         if (tier_->of(table).cache != nullptr) {
-            ranges_[table] =
-                base::unwrap(device::PinnedRange::make(device, memory.data(), memory.size()));
+            ranges_[table] = PinnedMemory(tier_->of(table).memory.bytes(), device, true);
         }
     }
 }
@@ -47,21 +43,20 @@ DeviceTier::DeviceTier(const Directory& directory, std::int32_t device, std::uin
         Slots& slots = slots_[table];
         slots.row_bytes = directory.tables[table].row_bytes;
         if (counts[table] != 0) {
-            slots.memory =
-                base::unwrap(device::DeviceBlock::make(device, counts[table] * slots.row_bytes));
+            slots.memory = Region::gpu(counts[table] * slots.row_bytes, device);
             slots.cache = std::make_unique<RowCache>(counts[table], policy);
         }
     }
     // A kernel that cannot be loaded is an error of the opening.
-    idle_.push_back(base::unwrap(device::RowLaunch::make(device, kEntriesLeast)));
+    idle_.emplace_back(device, kPiecesLeast);
 }
 
 DeviceTier::~DeviceTier() {
     if (process_ != ::getpid()) {
         return;  // the parent's: a GPU does not work here
     }
-    for (const Flight& flight : flights_) {
-        static_cast<void>(flight.launch->wait(kPatience));
+    for (Flight& flight : flights_) {
+        static_cast<void>(flight.launch.wait(kPatience));
     }
     reap_locked();
 }
@@ -69,7 +64,7 @@ DeviceTier::~DeviceTier() {
 void DeviceTier::add_stats(FeatureStats& stats) const {
     for (const Slots& slots : slots_) {
         if (slots.cache != nullptr) {
-            stats.device_bytes += slots.memory.memory().bytes;
+            stats.device_bytes += slots.memory.size();
             add_cache_stats(*slots.cache, stats);
         }
     }
@@ -82,12 +77,12 @@ void DeviceTier::reap() noexcept {
 
 void DeviceTier::reap_locked() noexcept {
     for (auto flight = flights_.begin(); flight != flights_.end();) {
-        const auto state = flight->launch->state();
-        if (state == device::RowLaunch::State::kRunning) {
+        const auto state = flight->launch.state();
+        if (state == RowCopies::State::kRunning) {
             ++flight;
             continue;
         }
-        const bool done = state == device::RowLaunch::State::kDone;
+        const bool done = state == RowCopies::State::kDone;
         for (const Used& used : flight->used) {
             if (used.filled && done) {
                 used.cache->commit(used.places);
@@ -95,11 +90,11 @@ void DeviceTier::reap_locked() noexcept {
             used.cache->release(used.places);
         }
         if (!done) {
-            flight->outcome->error = flight->launch->error();
+            flight->outcome->error = flight->launch.error();
         }
         flight->outcome->over = true;
         if (done && idle_.size() < kIdleLaunches) {  // the vector has room for so many
-            flight->launch->reset();
+            flight->launch.reset();
             idle_.push_back(std::move(flight->launch));
         }
         flight = flights_.erase(flight);
@@ -108,9 +103,9 @@ void DeviceTier::reap_locked() noexcept {
 
 std::shared_ptr<Outcome> DeviceTier::launch(std::span<const Row> rows, std::vector<Used>& used,
                                             const StreamHandle& stream) {
-    std::uint64_t entries = 0;
+    std::uint64_t pieces = 0;
     for (const Row& row : rows) {
-        entries += device::RowLaunch::entries(1, row.bytes);
+        pieces += RowCopies::pieces(1, row.bytes);
     }
     std::list<Flight> made(1);
     Flight& flight = made.front();
@@ -118,8 +113,8 @@ std::shared_ptr<Outcome> DeviceTier::launch(std::span<const Row> rows, std::vect
     const std::lock_guard lock(mutex_);
     idle_.reserve(kIdleLaunches);
     reap_locked();
-    const auto fits = std::find_if(idle_.begin(), idle_.end(), [entries](const auto& launch) {
-        return launch->room() >= entries;
+    const auto fits = std::find_if(idle_.begin(), idle_.end(), [pieces](const auto& launch) {
+        return launch.room() >= pieces;
     });
     if (fits != idle_.end()) {
         flight.launch = std::move(*fits);
@@ -128,13 +123,12 @@ std::shared_ptr<Outcome> DeviceTier::launch(std::span<const Row> rows, std::vect
         if (!idle_.empty()) {
             idle_.pop_back();  // too small: a larger one comes in its place
         }
-        flight.launch = base::unwrap(
-            device::RowLaunch::make(device_, std::max(kEntriesLeast, entries + entries / 2)));
+        flight.launch = RowCopies(device_, std::max(kPiecesLeast, pieces + pieces / 2));
     }
     for (const Row& row : rows) {
-        flight.launch->add(row.from, row.to, row.bytes);
+        flight.launch.add(row.from, row.to, row.bytes);
     }
-    base::unwrap(flight.launch->start(stream));
+    flight.launch.start(stream);
     // Nothing throws from here on.
     flight.used = std::move(used);
     used.clear();
@@ -297,7 +291,7 @@ bool DeviceGather::wait(std::chrono::nanoseconds limit) {
             ::nanosleep(&nap, nullptr);
         }
         if (outcome->error) {
-            base::raise(*outcome->error);
+            std::rethrow_exception(outcome->error);
         }
     }
     return true;

@@ -11,16 +11,17 @@
 // kernel is over: no other gather gets them. Nobody waits for that; the next gather looks.
 #pragma once
 
-#include "device/launch.hpp"
 #include "features/gather/filled_memory.hpp"
 #include "features/gather/memory_tier.hpp"
 
 #include <penstock/gpu.hpp>
+#include <penstock/memory.hpp>
 
 #include <sys/types.h>
 
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <list>
 #include <map>
@@ -40,18 +41,18 @@ public:
     [[nodiscard]] MemoryTier& tier() const { return *tier_; }
     /// The address of a row for GPUs.
     [[nodiscard]] std::uint64_t row(std::uint32_t table, std::uint32_t slot) const {
-        return ranges_[table].address() + slot * tier_->of(table).row_bytes;
+        return ranges_[table].gpu_address() + slot * tier_->of(table).row_bytes;
     }
 
 private:
     std::shared_ptr<MemoryTier> tier_;  // outlives the ranges
-    std::vector<device::PinnedRange> ranges_;
+    std::vector<PinnedMemory> ranges_;
 };
 
 /// The end of a launch.
 struct Outcome {
     std::atomic<bool> over{false};
-    std::optional<base::Error> error;  ///< set before `over`
+    std::exception_ptr error;  ///< set before `over`
 };
 
 /// The slots and launches of a store on one GPU, of one process.
@@ -67,11 +68,11 @@ public:
 
     struct Slots {
         std::unique_ptr<RowCache> cache;  ///< nullptr: no row of the table is kept
-        device::DeviceBlock memory;
+        Region memory;
         std::uint64_t row_bytes = 0;
 
         [[nodiscard]] std::uint64_t row(std::uint32_t slot) const {
-            return memory.address() + slot * row_bytes;
+            return memory.gpu_address() + slot * row_bytes;
         }
     };
     [[nodiscard]] const Slots& of(std::uint32_t table) const { return slots_[table]; }
@@ -91,7 +92,7 @@ private:
         bool filled = false;
     };
     struct Flight {
-        std::unique_ptr<device::RowLaunch> launch;
+        RowCopies launch;
         std::vector<Used> used;
         std::shared_ptr<Outcome> outcome;
     };
@@ -113,7 +114,7 @@ private:
     FilledMemory filled_;
     std::mutex mutex_;  ///< of what follows
     std::list<Flight> flights_;
-    std::vector<std::unique_ptr<device::RowLaunch>> idle_;
+    std::vector<RowCopies> idle_;
 };
 
 /// The rows of one gather that go to one GPU. Dropped unfinished, it keeps no row.

@@ -302,7 +302,7 @@ void FeatureStore::preload(std::uint32_t table, std::span<const std::uint64_t> i
     };
     std::vector<Place> places;
     if (const auto* const slots = there().on_gpu(table)) {
-        places.push_back({slots->cache.get(), slots->memory.memory()});
+        places.push_back({slots->cache.get(), slots->memory.memory(0, slots->memory.size())});
     }
     const std::shared_ptr<features::MemoryTier> tier = there().memory();
     if (tier != nullptr && tier->of(table).cache != nullptr) {

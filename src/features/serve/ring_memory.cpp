@@ -17,7 +17,7 @@ RingMemory::RingMemory(std::uint64_t bytes, std::int32_t gpu)
         base::raise(base::system_error(errno, "madvise", "MADV_WIPEONFORK"));
     }
     if (gpu >= 0) {
-        mapped_ = base::unwrap(device::PinnedRange::make(gpu, buffer_.data(), bytes));
+        mapped_ = PinnedMemory(buffer_.bytes(), gpu, true);
     }
 }
 

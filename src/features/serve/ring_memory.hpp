@@ -3,8 +3,7 @@
 // pinned and mapped for a GPU where one asks.
 #pragma once
 
-#include "device/launch.hpp"
-
+#include <penstock/gpu.hpp>
 #include <penstock/memory.hpp>
 
 #include <cstddef>
@@ -19,13 +18,13 @@ public:
     [[nodiscard]] std::byte* data() const { return buffer_.data(); }
     /// The same memory as the GPU addresses it; nullptr without one.
     [[nodiscard]] std::byte* gpu_data() const {
-        return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(mapped_.address()));
+        return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(mapped_.gpu_address()));
     }
 
 private:
     MemoryPool pool_;  ///< of its own: nobody else has the pages afterwards
     Buffer buffer_;
-    device::PinnedRange mapped_;
+    PinnedMemory mapped_;
 };
 
 }  // namespace penstock::features

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/machine/limits.hpp"
 
+#include "base/text/units.hpp"
 #include "os/machine/control_groups.hpp"
 #include "os/machine/sysfs.hpp"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
@@ -72,6 +74,13 @@ void add_version_1(std::vector<IoLimit>& limits) {
 
 std::uint64_t memlock_limit() {
     return soft_limit(RLIMIT_MEMLOCK);
+}
+
+std::string memlock_advice() {
+    const std::uint64_t limit = memlock_limit();
+    return fmt::format("raise the limit on locked memory (RLIMIT_MEMLOCK is {}): {}",
+                       limit == kUnlimited ? "unlimited" : base::format_bytes(limit),
+                       kRaiseMemlock);
 }
 
 bool may_lock(std::uint64_t bytes) {

@@ -15,6 +15,12 @@ inline constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
 
 /// The soft limit on locked memory in bytes (RLIMIT_MEMLOCK), or kUnlimited.
 [[nodiscard]] std::uint64_t memlock_limit();
+/// The ways to raise it.
+inline constexpr const char* kRaiseMemlock =
+    "'ulimit -l unlimited', LimitMEMLOCK=infinity in a systemd unit, or 'docker run --ulimit "
+    "memlock=-1'";
+/// "raise the limit on locked memory (RLIMIT_MEMLOCK is 8 MiB): ...", with the ways.
+[[nodiscard]] std::string memlock_advice();
 /// Whether so many bytes more may be locked, by locking and unlocking them untouched. The limit
 /// does not apply with CAP_IPC_LOCK.
 [[nodiscard]] bool may_lock(std::uint64_t bytes);

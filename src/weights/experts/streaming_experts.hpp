@@ -13,8 +13,8 @@
 #include "weights/experts/expert_forecast.hpp"
 #include "weights/experts/expert_layout.hpp"
 #include "weights/read/sources.hpp"
-#include "weights/stream/arena.hpp"
 
+#include <penstock/memory.hpp>
 #include <penstock/weights.hpp>
 
 #include <unistd.h>
@@ -53,7 +53,7 @@ public:
           cache(0, {}),
           spare(options.spare),
           spare_interval(options.spare_interval),
-          memory(std::make_shared<Arena>(layout.experts * layout.slot_bytes, Arena::Pages::kHuge)) {
+          memory(std::make_shared<Region>(Region::host(layout.experts * layout.slot_bytes, true))) {
         std::vector<std::size_t> experts;
         for (std::size_t i = 0; i < layers.size(); ++i) {
             experts.push_back(layers[i].experts.size());
@@ -114,7 +114,7 @@ public:
     std::chrono::nanoseconds spare_interval;
     std::chrono::steady_clock::time_point spare_asked = std::chrono::steady_clock::now();
     std::uint64_t budget = 0;
-    std::shared_ptr<Arena> memory;  // addresses for all; it is taken slot by slot, and given back
+    std::shared_ptr<Region> memory;  // addresses for all; it is taken slot by slot, and given back
     std::optional<std::uint64_t> wanted_memory;
     std::vector<Reading> readings;
     std::vector<std::size_t> asked;  // numbers of the wave, in the order of the call

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/raise.hpp"
-#include "weights/stream/arena.hpp"
 
 #include <penstock/memory.hpp>
 #include <penstock/weight_plan.hpp>
@@ -44,7 +43,7 @@ double measure_memory_rate(unsigned threads, std::chrono::nanoseconds time) {
         threads = std::max(1U, usable_processors() - 1);
     }
     threads = std::min(threads, kThreadsMax);
-    const weights::Arena memory(threads * kShareBytes, weights::Arena::Pages::kHuge);
+    const Region memory = Region::host(threads * kShareBytes, true);
     std::memset(memory.data(), 1, memory.size());
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<std::uint64_t> kept{0};  // the sums, so that nobody leaves them out

@@ -2,9 +2,9 @@
 #include "weights/read/read_speed.hpp"
 
 #include "base/raise.hpp"
-#include "weights/stream/arena.hpp"
 
 #include <penstock/engine.hpp>
+#include <penstock/memory.hpp>
 #include <penstock/weight_plan.hpp>
 
 #include <algorithm>
@@ -87,7 +87,7 @@ std::vector<double> measure_speeds(Engine& engine, std::span<const std::vector<F
     for (const std::vector<File>& list : lists) {
         pieces.emplace_back(list);
     }
-    const Arena memory(lists.size() * kDepth * kPieceBytes, Arena::Pages::kHuge);
+    const Region memory = Region::host(lists.size() * kDepth * kPieceBytes, true);
     std::vector<Counted> counted(lists.size());
     std::vector<std::size_t> buffers;  // of each transfer
     TransferGroup group;               // ends before the memory does

@@ -8,13 +8,14 @@
 // So whatever comes into a slot comes after those that used it, and no thread waits for a GPU.
 #include "base/assert.hpp"
 #include "base/handles.hpp"
-#include "device/gpu_lane.hpp"
 #include "weights/model/unit_tensors.hpp"
 #include "weights/read/sources.hpp"
 #include "weights/stream/residency.hpp"
 #include "weights/stream/slot_layout.hpp"
 #include "weights/stream/unit_order.hpp"
 
+#include <penstock/gpu.hpp>
+#include <penstock/memory.hpp>
 #include <penstock/weights.hpp>
 
 #include <fmt/format.h>
@@ -36,7 +37,7 @@ using weights::Weights;
 constexpr std::string_view kOperation = "stream";
 constexpr std::size_t kNone = ~std::size_t{0};
 constexpr auto kForever = std::chrono::nanoseconds::max();
-constexpr std::int64_t kPatience = 10'000'000'000;  // nanoseconds; a GPU that takes longer is gone
+constexpr std::chrono::seconds kPatience(10);  // a GPU that takes longer is gone
 
 [[noreturn]] void refuse(ErrorCode code, const std::string& message) {
     base::raise(base::error(code, kOperation, message));
@@ -93,7 +94,7 @@ class weights::GpuStreaming {
 public:
     struct Slot : SlotUse {
         CopiedRead transfer;  // valid while it is read
-        std::unique_ptr<device::GpuLane> lane;
+        GpuStream lane;
     };
     // Tensors in memory of their own, and where each is in it.
     struct Packed {
@@ -175,9 +176,9 @@ public:
     Packed on_device;
     Packed in_host;
     std::vector<std::uint64_t> home;  // of each tensor that stays: its place
-    std::shared_ptr<device::GpuBytes> residents;
-    std::shared_ptr<device::GpuBytes> slot_memory;
-    std::unique_ptr<device::PinnedBytes> host;
+    std::shared_ptr<Region> residents;
+    std::shared_ptr<Region> slot_memory;
+    Region host;
     std::vector<Slot> slots;
     std::vector<std::vector<std::optional<GpuWeightView>>> views;  // of a unit in a slot or none
     std::vector<std::uint32_t> held_units;
@@ -209,12 +210,12 @@ void weights::GpuStreaming::allocate() {
             home[packed->tensors[i]] = packed->places[i];
         }
     }
-    residents = base::unwrap(device::GpuBytes::make(device, on_device.bytes));
-    slot_memory = base::unwrap(device::GpuBytes::make(device, plan.slots * plan.slot_bytes));
-    host = base::unwrap(device::PinnedBytes::make(device, in_host.bytes));
+    residents = std::make_shared<Region>(Region::gpu(on_device.bytes, device));
+    slot_memory = std::make_shared<Region>(Region::gpu(plan.slots * plan.slot_bytes, device));
+    host = Region::pinned(in_host.bytes, device);
     slots.resize(plan.slots);
     for (Slot& slot : slots) {
-        slot.lane = base::unwrap(device::GpuLane::make(device));
+        slot.lane = GpuStream(device);
     }
 }
 
@@ -222,7 +223,7 @@ void weights::GpuStreaming::allocate() {
 void weights::GpuStreaming::read_residents() {
     const ReadPlace gpu{.kind = MemoryKind::kDevice, .device = device};
     for (const Packed* const packed : {&on_device, &in_host}) {
-        std::byte* const memory = packed == &on_device ? residents->data() : host->data();
+        std::byte* const memory = packed == &on_device ? residents->data() : host.data();
         std::vector<PlacedTensor> placed;
         for (std::size_t i = 0; i < packed->tensors.size(); ++i) {
             placed.push_back({&all.tensors[packed->tensors[i]], memory + packed->places[i]});
@@ -326,7 +327,7 @@ bool weights::GpuStreaming::start(Slot& slot, std::size_t unit, Priority priorit
     }
     if (!to_read.empty()) {
         std::optional<CopiedRead> transfer = sources.read(
-            *engine, to_read, priority, {MemoryKind::kDevice, device, {slot.lane->handle()}});
+            *engine, to_read, priority, {MemoryKind::kDevice, device, {slot.lane.handle()}});
         if (!transfer) {
             return false;
         }
@@ -338,11 +339,11 @@ bool weights::GpuStreaming::start(Slot& slot, std::size_t unit, Priority priorit
     for (std::size_t i = 0; i < chosen.size(); ++i) {
         if (tiers.in_host[chosen[i]]) {
             const std::uint64_t length = all.tensors[chosen[i]].bytes;
-            auto copied =
-                slot.lane->copy_in(memory + places[i], host->data() + home[chosen[i]], length);
-            if (!copied) {
+            try {
+                slot.lane.copy_in(memory + places[i], host.data() + home[chosen[i]], length);
+            } catch (...) {
                 stop(slot);
-                base::raise(copied.error());
+                throw;
             }
             stats.bytes_copied += length;
         }
@@ -442,7 +443,7 @@ const GpuWeightView* weights::GpuStreaming::acquire(std::size_t unit,
         view(unit, slot == nullptr ? WeightStream::kNoSlot
                                    : static_cast<std::uint32_t>(slot - slots.data()));
     if (slot != nullptr && plan.units[unit].copied_bytes != 0) {
-        base::unwrap(slot->lane->hold_up(stream));
+        slot->lane.hold_up(stream);
     }
     waiting = kNone;
     ++held_units[unit];
@@ -480,7 +481,7 @@ void weights::GpuStreaming::release(std::size_t unit, const StreamHandle& stream
                            units[unit].name));
     }
     if (Slot* const slot = slot_of(unit)) {
-        base::unwrap(slot->lane->wait_for(stream));
+        slot->lane.wait_for(stream);
         --slot->held;
     }
     --held_units[unit];
@@ -511,17 +512,16 @@ void weights::GpuStreaming::close() noexcept {
         stop(slot);
     }
     bool is_idle = true;
-    for (const Slot& slot : slots) {
-        is_idle = is_idle && (slot.lane == nullptr || in_host.bytes == 0 ||
-                              slot.lane->wait_until_idle(kPatience));
+    for (Slot& slot : slots) {
+        is_idle = is_idle && (in_host.bytes == 0 || slot.lane.wait_until_idle(kPatience));
     }
     if (!is_idle) {
-        static_cast<void>(host.release());
+        host.leave();
     }
     slots.clear();
     views.clear();
     sources.close();
-    host = nullptr;
+    host = Region();
     slot_memory = nullptr;
     residents = nullptr;
     closed = true;

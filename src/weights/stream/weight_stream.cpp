@@ -15,13 +15,13 @@
 #include "stream/file_reader.hpp"
 #include "weights/model/unit_tensors.hpp"
 #include "weights/read/sources.hpp"
-#include "weights/stream/arena.hpp"
 #include "weights/stream/followed_budget.hpp"
 #include "weights/stream/pass_times.hpp"
 #include "weights/stream/residency.hpp"
 #include "weights/stream/slot_layout.hpp"
 #include "weights/stream/unit_order.hpp"
 
+#include <penstock/memory.hpp>
 #include <penstock/weights.hpp>
 
 #include <fmt/format.h>
@@ -36,7 +36,6 @@ namespace penstock {
 
 namespace {
 
-using weights::Arena;
 using weights::Residency;
 using weights::StoredTensor;
 using weights::Weights;
@@ -123,8 +122,8 @@ public:
     pid_t process = ::getpid();
     bool closed = false;
     std::vector<std::uint64_t> home;  // of each tensor: its place in the image
-    std::shared_ptr<Arena> image;
-    std::shared_ptr<Arena> slot_memory;
+    std::shared_ptr<Region> image;
+    std::shared_ptr<Region> slot_memory;
     Residency residency;
     std::uint64_t layout = 0;
     WeightPlan plan;
@@ -146,7 +145,7 @@ void weights::Streaming::lay_out_image() {
     }
     weights::ImageLayout laid_out = weights::lay_out_image(all.tensors, file_bytes);
     home = std::move(laid_out.places);
-    image = std::make_shared<Arena>(laid_out.bytes, Arena::Pages::kSmall);
+    image = std::make_shared<Region>(Region::host(laid_out.bytes));
 }
 
 void weights::Streaming::use(Residency chosen, std::uint64_t memory_bytes,
@@ -173,7 +172,7 @@ void weights::Streaming::use(Residency chosen, std::uint64_t memory_bytes,
         known[i] = known[i] && chosen.stays[i];
     }
     residency = {.stays = known};  // what is true should reading fail
-    slot_memory = std::make_shared<Arena>(chosen.slots * chosen.slot_bytes, Arena::Pages::kHuge);
+    slot_memory = std::make_shared<Region>(Region::host(chosen.slots * chosen.slot_bytes, true));
     residency = std::move(chosen);
     try {
         read_residents(known, progress);
