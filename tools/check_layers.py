@@ -7,7 +7,7 @@
 A room is a folder of src/; its floor and its exceptions are in ROOMS below. The rules:
   1. A room includes itself and rooms on lower floors, nothing else; a few rooms know less (ROOMS names what they may).
   2. A backend (engine/uring ...) knows engine and lower floors, never another backend.
-  3. Floors 5 and up reach the engine only through <penstock/...>, as a user would.
+  3. Floors 5 and up reach the engine and GPUs only through <penstock/...>, as a user would.
   4. A public header includes the standard library and other public headers: no third party, nothing of src/. What
      only nvcc compiles may include CUDA's own (CUDA_HEADERS).
   5. Third-party headers only where THIRD_PARTY allows them, so that each stays replaceable.
@@ -69,6 +69,7 @@ BEHIND_THE_API = (
     "engine/posix",
     "simulation",
     "api",
+    "device",
     "os",
     "memory",
 )

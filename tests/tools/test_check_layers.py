@@ -35,6 +35,9 @@ BREAKS = [
     ("src/weights/a.cpp", "store/b.hpp", "on one floor"),
     ("src/weights/a.cpp", "os/b.hpp", "only through <penstock/...>"),
     ("src/cli/a.cpp", "engine/uring/b.hpp", "only through <penstock/...>"),
+    ("src/features/a.cpp", "device/cuda/b.hpp", "only through <penstock/...>"),
+    ("src/stream/a.cpp", "device/b.hpp", "only through <penstock/...>"),
+    ("src/probe/a.cpp", "device/mover/b.hpp", "only through <penstock/...>"),
     ("src/dataset/a.cpp", "weights/b.hpp", "on one floor"),
     ("src/weights/a.cpp", "cli/b.hpp", "dependencies go down"),
 ]
