@@ -5,6 +5,7 @@
 #include "memory/pool.hpp"
 
 #include "base/align.hpp"
+#include "base/assert.hpp"
 #include "base/text/units.hpp"
 
 #include <fmt/format.h>
@@ -67,6 +68,7 @@ struct PooledBlock::Shelf {
         }
         Block block = std::move(kept.back().block);
         kept.pop_back();
+        PENSTOCK_ASSERT(kept_bytes >= block.size());
         kept_bytes -= block.size();
         return block;
     }
@@ -92,6 +94,7 @@ struct PooledBlock::Shelf {
             }
             classes[class_of(bytes)].push_back(Kept{std::move(block), ++ages});
             kept_bytes += bytes;
+            PENSTOCK_ASSERT(kept_bytes <= kept_bytes_max);
         } catch (const std::bad_alloc&) {
             // There is no memory to remember it: it is returned to the system.
         }
@@ -112,6 +115,7 @@ struct PooledBlock::Shelf {
                 found = &kept;
             }
         }
+        PENSTOCK_ASSERT(found != nullptr);
         return *found;
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/appender.hpp"
 
+#include "base/assert.hpp"
 #include "base/planted.hpp"
 
 #include <fmt/format.h>
@@ -31,6 +32,7 @@ Appender::~Appender() {
 Result<void> Appender::append(std::span<const std::byte> record) {
     Gathered& gathered = *gathered_;
     const std::lock_guard lock(gathered.mutex);
+    PENSTOCK_ASSERT(gathered.bytes.size() <= buffer_bytes_);
     if (record.size() > buffer_bytes_ - gathered.bytes.size()) {
         PENSTOCK_CHECK(flush(gathered));
     }
@@ -94,6 +96,7 @@ Result<void> Appender::flush(Gathered& gathered) {
 
 // Those records whose bytes are all among the first `done_bytes` are in the file.
 void Appender::Gathered::drop(std::uint64_t done_bytes) {
+    PENSTOCK_ASSERT(done_bytes <= bytes.size());
     std::size_t count = 0;
     std::uint64_t whole = 0;
     while (count < records.size() && whole + records[count] <= done_bytes) {
@@ -102,6 +105,7 @@ void Appender::Gathered::drop(std::uint64_t done_bytes) {
     records.erase(records.begin(), records.begin() + static_cast<std::ptrdiff_t>(count));
     bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(whole));
     torn_bytes = done_bytes - whole;
+    PENSTOCK_ASSERT(records.empty() ? torn_bytes == 0 : torn_bytes < records.front());
 }
 
 // False: they stay in the file, and the error says so.
@@ -136,6 +140,7 @@ Result<void> Appender::write(std::span<const std::byte> bytes, std::uint64_t& do
             return fail(base::system_error(put == 0 ? EIO : static_cast<int>(-put), "append",
                                            file_->info().path));
         }
+        PENSTOCK_ASSERT(static_cast<std::uint64_t>(put) <= rest.size());
         done_bytes += static_cast<std::uint64_t>(put);
     }
     return {};

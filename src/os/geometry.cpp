@@ -2,6 +2,7 @@
 #include "os/geometry.hpp"
 
 #include "base/align.hpp"
+#include "base/assert.hpp"
 #include "os/file_system_type.hpp"
 #include "os/machine/sysfs.hpp"
 #include "os/statx.hpp"
@@ -40,6 +41,7 @@ bool plausible(std::uint64_t align) {
 
 Geometry aligned(const Asked& asked, std::uint32_t memory, std::uint32_t read, std::uint32_t write,
                  std::string reason) {
+    PENSTOCK_ASSERT(plausible(memory) && plausible(read) && plausible(write));
     Geometry geometry;
     geometry.direct = true;
     geometry.memory_align = memory;

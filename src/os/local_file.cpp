@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/local_file.hpp"
 
+#include "base/assert.hpp"
 #include "base/path.hpp"
 #include "os/local_folder.hpp"
 #include "os/machine/limits.hpp"
@@ -101,7 +102,9 @@ LocalFile::LocalFile(FileInfo info, UniqueFd buffered, UniqueFd direct)
     : File(std::move(info)),
       buffered_(buffered.release()),
       direct_(direct.release()),
-      forks_(forks_so_far()) {}
+      forks_(forks_so_far()) {
+    PENSTOCK_ASSERT(buffered_.load() >= 0);
+}
 
 LocalFile::~LocalFile() {
     drop_companion();
@@ -247,6 +250,7 @@ Result<void> LocalFile::preallocate(std::uint64_t offset, std::uint64_t bytes) {
 }
 
 Result<void> LocalFile::allocate(int mode, std::uint64_t offset, std::uint64_t bytes) {
+    PENSTOCK_ASSERT(mode == 0 || mode == FALLOC_FL_KEEP_SIZE);  // others take bytes away
     PENSTOCK_TRY(fd, usable("preallocate", true));
     if (info_.is_block_device) {
         return fail(base::error(ErrorCode::kUnsupported, "preallocate",
@@ -307,6 +311,7 @@ Result<void> LocalFile::sync_data() {
 }
 
 Result<void> LocalFile::sync_bytes(int fd) {
+    PENSTOCK_ASSERT(fd >= 0);
     // fdatasync covers the size and the extents; only times are left out.
     while (::fdatasync(fd) != 0) {
         if (errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS) {
@@ -399,6 +404,7 @@ void LocalFile::take_back() {
 // Frees what was reserved behind the end and not written, which may be all that the disk had left.
 // After the direct descriptor is closed. Bytes that others write there at this moment would go too.
 void LocalFile::give_back_room() {
+    PENSTOCK_ASSERT(direct_.load() < 0);
     const int fd = buffered_.load();
     struct stat status {};
     const auto has_room = [&] {

@@ -3,6 +3,7 @@
 // link and enter no other mount.
 #pragma once
 
+#include "base/assert.hpp"
 #include "base/unique_fd.hpp"
 #include "os/file_system.hpp"
 
@@ -21,8 +22,9 @@ public:
     [[nodiscard]] static base::Result<std::shared_ptr<Folder>> open(
         const std::string& path, const char* operation = "open_folder");
 
-    LocalFolder(std::string path, base::UniqueFd fd)
-        : Folder(std::move(path)), fd_(std::move(fd)) {}
+    LocalFolder(std::string path, base::UniqueFd fd) : Folder(std::move(path)), fd_(std::move(fd)) {
+        PENSTOCK_ASSERT(static_cast<bool>(fd_));
+    }
 
     [[nodiscard]] base::Result<std::vector<std::string>> list() override;
     [[nodiscard]] base::Result<FileStatus> status(const std::string& name) override;

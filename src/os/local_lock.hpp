@@ -2,6 +2,7 @@
 // A lock of the kernel (flock) on an open file or folder: closing the descriptor releases it.
 #pragma once
 
+#include "base/assert.hpp"
 #include "base/unique_fd.hpp"
 #include "os/file_system.hpp"
 
@@ -14,7 +15,9 @@ namespace penstock::os {
 
 class LocalLock final : public FileLock {
 public:
-    LocalLock(base::UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+    LocalLock(base::UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {
+        PENSTOCK_ASSERT(static_cast<bool>(fd_));
+    }
 
     [[nodiscard]] bool is_named() const noexcept override {
         struct stat locked {};

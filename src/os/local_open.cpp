@@ -8,6 +8,7 @@
 // A small or a cached file that is read once, or one that gets a few bytes once, is done after 1,
 // without a question that its device has answered.
 #include "base/align.hpp"
+#include "base/assert.hpp"
 #include "os/file_system_type.hpp"
 #include "os/geometry.hpp"
 #include "os/local_file.hpp"
@@ -194,6 +195,7 @@ Result<UniqueFd> open_direct_lane(const UniqueFd& fd, FileInfo& info) {
     if (info.cache == CachePolicy::kRequired && !direct) {
         return fail(not_direct("open", info));
     }
+    PENSTOCK_ASSERT(geometry.direct == static_cast<bool>(direct));
     return direct;
 }
 
@@ -366,6 +368,7 @@ Result<std::shared_ptr<File>> open_local_file(const std::string& path, const Fil
                                 "create and truncate need write access; open for writing", path));
     }
     PENSTOCK_TRY(opened, open_named(path, options));
+    PENSTOCK_ASSERT(opened.fd.get() > STDERR_FILENO);
     auto file = base::as_result("open", [&]() -> Result<std::shared_ptr<File>> {
         if (small_bytes != 0) {
             if (auto small = finish_small(path, options, opened, small_bytes)) {
