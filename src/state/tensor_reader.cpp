@@ -191,13 +191,17 @@ const Tensor& TensorReader::tensor(std::size_t item) const {
     return std::get<Header>(file(its.described_by).content).tensors[its.place];
 }
 
+// Not std::call_once(): an exception that leaves its call passes through the C library, which takes
+// memory to let the first one pass, and ends the process where there is none.
 const std::optional<SumTable>& TensorReader::sums(std::size_t file) const {
     const Data& data = data_[file];
-    std::call_once(data.parsed, [&] {
+    const std::lock_guard lock(data.mutex);
+    if (!data.is_parsed) {
         if (const auto* const header = std::get_if<Header>(&data.file.content)) {
             data.sums = parse_sum_table(*header, data.file.path);
         }
-    });
+        data.is_parsed = true;
+    }
     return data.sums;
 }
 

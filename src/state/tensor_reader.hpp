@@ -120,8 +120,9 @@ private:
         explicit Data(TensorFile its) : file(std::move(its)) {}
         TensorFile file;
         std::optional<FileStatus> status;
-        mutable std::once_flag parsed;
-        mutable std::optional<SumTable> sums;  // once it is parsed
+        mutable std::mutex mutex;  // of what follows
+        mutable bool is_parsed = false;
+        mutable std::optional<SumTable> sums;
     };
     void take(TensorFile file, bool is_named, const Choose& choose, bool hold_all = false);
     void read_as_is(std::span<const Part> parts, std::span<const Memory> into,

@@ -217,6 +217,23 @@ TEST_F(CheckpointOutOfMemory, AFileIsInspected) {
     });
 }
 
+// What a process does at its first exception is not done again: each attempt has a process.
+TEST_F(CheckpointOutOfMemory, TheFirstExceptionOfAProcessComesOfVerifyingAFile) {
+    std::string said;
+    for (std::uint64_t n = 1; said.empty(); ++n) {
+        said = in_own_child([n](Scene& scene) -> std::string {
+            const Saved saved(3, 1000, 2);
+            const std::string path = scene.folder + "/file.safetensors";
+            save_file(scene.engine, path, saved.state());
+            StateFile file(scene.engine, path);
+            allocator::Attempt attempt(n, allocator::Fails::kFromThenOn);
+            return attempt([&] { static_cast<void>(file.verify()); }) ? "verified" : "";
+        });
+        ASSERT_LT(n, 10'000U);
+    }
+    EXPECT_EQ(said, "verified");
+}
+
 TEST_F(CheckpointOutOfMemory, AStateFileIsSavedAndRead) {
     in_child([](Scene& scene) {
         const Saved saved(3, 1000, 2);

@@ -83,13 +83,15 @@ inline std::string each(Scene& scene, const std::function<std::string(Attempt&)>
 
 class OutOfMemory : public ::testing::Test {
 protected:
+    /// What `body` returns, or how its process died.
+    std::string in_own_child(const std::function<std::string(Scene&)>& body) {
+        return allocator::in_child(60, [&] {
+            Scene scene(folder_.path());
+            return body(scene);
+        });
+    }
     void in_child(const std::function<std::string(Scene&)>& body) {
-        EXPECT_EQ(allocator::in_child(60,
-                                      [&] {
-                                          Scene scene(folder_.path());
-                                          return body(scene);
-                                      }),
-                  "");
+        EXPECT_EQ(in_own_child(body), "");
     }
 
 private:
