@@ -132,7 +132,7 @@ private:
     };
 
     static Weight matrix(const penstock::WeightView& view, std::size_t tensor, long rows) {
-        const std::span<const std::byte> bytes = view.tensors.at(tensor);
+        const std::span<const std::byte> bytes = view.tensors.at(tensor).span();
         return {reinterpret_cast<const float*>(bytes.data()), rows,
                 static_cast<long>(bytes.size() / sizeof(float)) / rows};
     }
@@ -205,8 +205,7 @@ private:
         x += attention(queries, cache) * matrix(view, 4, config_.hidden).transpose();
 
         in = normed(x, matrix(view, 5, 1));
-        const long wide =
-            static_cast<long>(view.tensors[6].size() / sizeof(float)) / config_.hidden;
+        const long wide = static_cast<long>(view.tensors[6].bytes / sizeof(float)) / config_.hidden;
         const Eigen::ArrayXXf gate = (in * matrix(view, 6, wide).transpose()).array();
         const Eigen::ArrayXXf up = (in * matrix(view, 7, wide).transpose()).array();
         const Matrix inner = (gate / (1 + (-gate).exp()) * up).matrix();  // SwiGLU

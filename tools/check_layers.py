@@ -49,6 +49,7 @@ ROOMS = {
     "ranks": Room(4),
     "simulation": Room(4),
     "stream": Room(5),
+    "tier": Room(5, may=("stream",)),
     "graph": Room(5),
     "plan": Room(5, only=("base", "tensor", "format")),
     "state": Room(6),

@@ -2,7 +2,7 @@
 // Jobs on the cache of rows: rows read over a trace, by the cache's own code; and what it needs.
 #include "features.hpp"
 
-#include "features/gather/row_cache.hpp"
+#include "tier/cache/key_cache.hpp"
 
 #include <penstock/features.hpp>
 #include <penstock/graph.hpp>
@@ -129,7 +129,7 @@ void metadata(const Arguments& arguments, Figures& figures) {
     double most = 0;
     for (const RowPolicy policy :
          {RowPolicy::kStatic, RowPolicy::kClock, RowPolicy::kS3Fifo, RowPolicy::kWindow}) {
-        const features::RowCache cache(slots, policy);
+        const tier::KeyCache cache(slots, policy);
         const double bytes = static_cast<double>(cache.metadata_bytes()) / slots + more;
         figures.set(std::string(name_of(policy)), bytes);
         most = std::max(most, bytes);

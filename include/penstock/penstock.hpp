@@ -18,5 +18,4 @@
 #include <penstock/tensor_table.hpp>
 #include <penstock/types.hpp>
 #include <penstock/version.hpp>
-#include <penstock/weight_plan.hpp>
 #include <penstock/weights.hpp>

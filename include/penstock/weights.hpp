@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -96,6 +97,17 @@ PENSTOCK_API void join_tensors(TensorTable& table, std::span<const JoinedTensor>
 //
 // A part of the weights stays in memory. The rest is read in each pass, ahead of its use, into the
 // same slots again. The files are the user's own and are not changed.
+//
+// Units may be used on a GPU. What has no room there stays in pinned host memory as far as it fits,
+// and is copied in each pass. The rest is read from the files:
+//
+//     penstock::WeightStream weights(engine, table, units,
+//                                    {.memory_bytes = 40ull << 30,        // of the GPU
+//                                     .gpu = 0,
+//                                     .host_memory_bytes = 64ull << 30});
+//     const auto& layer = weights.acquire(unit, {.handle = stream});      // `stream` waits for it
+//     launch(layer.tensors, stream);
+//     weights.release(unit, {.handle = stream});                          // once `stream` passes
 
 namespace weights {
 class Streaming;
@@ -111,41 +123,25 @@ struct WeightUnit {
 struct WeightPlan {
     struct Unit {
         std::string name;
-        std::uint64_t bytes = 0;       ///< of its tensors
-        std::uint64_t read_bytes = 0;  ///< read in each pass; the others stay in memory
+        std::uint64_t bytes = 0;         ///< of its tensors
+        std::uint64_t read_bytes = 0;    ///< read from files in each pass; the others stay
+        std::uint64_t copied_bytes = 0;  ///< copied from pinned host memory to a GPU in each pass
     };
     std::vector<Unit> units;
     std::uint64_t memory_bytes = 0;    ///< the budget
-    std::uint64_t resident_bytes = 0;  ///< memory of the tensors that stay, in whole pages
+    std::uint64_t resident_bytes = 0;  ///< memory of the tensors that stay where they are used
     std::uint32_t slots = 0;           ///< of `slot_bytes` each; 0: everything stays
     std::uint64_t slot_bytes = 0;
-    std::uint64_t read_bytes = 0;  ///< in each pass, of all units
+    std::uint64_t host_bytes = 0;    ///< pinned host memory of the tensors that are copied
+    std::uint64_t copied_bytes = 0;  ///< in each pass, of all units
+    std::uint64_t read_bytes = 0;    ///< in each pass, of all units
     /// Memory that residents and slots take; at most `memory_bytes`.
     [[nodiscard]] std::uint64_t used_bytes() const noexcept {
         return resident_bytes + slots * slot_bytes;
     }
 };
 
-/// Chooses the tensors that stay in memory, so that a pass reads as little as possible. Of equal
-/// layers it keeps the same share of each: access is cyclic, so a cache that drops the least
-/// recently used would never hit. `slots`: 2 or more; each above 2 reads one unit further ahead.
-/// Throws Error: kInvalidArgument for an unknown tensor; kOutOfMemory for a budget that is too
-/// small, with the minimum and the unit that requires it. Thread-safe.
-[[nodiscard]] PENSTOCK_API WeightPlan plan_weights(const TensorTable& table,
-                                                   std::span<const WeightUnit> units,
-                                                   std::uint64_t memory_bytes,
-                                                   std::uint32_t slots = 2);
-
-/// The minimum budget of plan_weights(). Throws kInvalidArgument as there. Thread-safe.
-[[nodiscard]] PENSTOCK_API std::uint64_t least_weight_memory(const TensorTable& table,
-                                                             std::span<const WeightUnit> units,
-                                                             std::uint32_t slots = 2);
-
-/// The budget of plan_weights() with which all tensors stay. Throws as there. Thread-safe.
-[[nodiscard]] PENSTOCK_API std::uint64_t most_weight_memory(const TensorTable& table,
-                                                            std::span<const WeightUnit> units);
-
-/// Bytes that the process could take in addition to what it has; negative: bytes to give back.
+/// Bytes that could be taken in addition to what is used; negative: bytes to give back.
 using SpareMemory = std::function<std::int64_t()>;
 
 /// Returns a function for available_memory_bytes() minus `reserve_bytes`, which the program's code,
@@ -153,29 +149,64 @@ using SpareMemory = std::function<std::int64_t()>;
 /// the time (memory_stall()), it returns at most -1. One thread at a time may call it.
 [[nodiscard]] PENSTOCK_API SpareMemory spare_memory(std::uint64_t reserve_bytes);
 
+/// Returns a function for free_gpu_memory() minus `reserve_bytes`, which the program's other
+/// tensors need. It throws the Error of free_gpu_memory(). Any thread.
+[[nodiscard]] PENSTOCK_API SpareMemory spare_gpu_memory(std::int32_t gpu,
+                                                        std::uint64_t reserve_bytes);
+
 struct WeightStreamOptions {
-    std::uint64_t memory_bytes = 0;  ///< for slots and resident tensors together
-    std::uint32_t slots = 2;         ///< see plan_weights()
-    Progress progress = {};          ///< of reading the resident tensors
+    /// For slots and tensors that stay together: of the host, or of `gpu`.
+    std::uint64_t memory_bytes = 0;
+    /// The CUDA number of the GPU that units are used on. Nothing: they are used on the host.
+    std::optional<std::int32_t> gpu = {};
+    /// With `gpu`: pinned host memory for tensors that are copied in each pass. The engine's own
+    /// memory is not part of it.
+    std::uint64_t host_memory_bytes = 0;
+    std::uint32_t slots = 2;  ///< 2 or more; each above 2 reads one unit further ahead
+    Progress progress = {};   ///< of reading the tensors that stay
     /// WeightFolders::copies. Files that several folders have are read from all of them
     /// concurrently, in the ratio of their speeds. The speeds are measured when the stream is made,
     /// and corrected by which folder finishes first. Empty: only the files of the table.
     std::vector<std::vector<std::string>> copies = {};
-    /// If given, the budget follows it. acquire() calls it while no unit is held, at most once in
-    /// `spare_interval`. Missing bytes are given back at once, down to the minimum that works. Half
-    /// of the spare bytes are taken at the beginning of a pass.
+    /// If given, the budget `memory_bytes` follows it: spare_memory(), or spare_gpu_memory() with
+    /// `gpu`. acquire() calls it while no unit is held, at most once in `spare_interval`. Missing
+    /// bytes are given back at once, down to the minimum that works. Half of the spare bytes are
+    /// taken at the beginning of a pass.
     SpareMemory spare = {};
     std::chrono::nanoseconds spare_interval = std::chrono::milliseconds(100);
 };
 
+/// Chooses the tensors that stay in memory, so that a pass reads as little as possible. Of equal
+/// layers it keeps the same share of each: access is cyclic, so a cache that drops the least
+/// recently used would never hit. With `gpu` it chooses first what stays on the GPU, then what
+/// stays in host memory. Of `options` it uses the budgets, `gpu` and `slots`, and needs no GPU.
+/// Throws Error: kInvalidArgument for an unknown tensor; kOutOfMemory for a budget that is too
+/// small, with the minimum and the unit that requires it. Thread-safe.
+[[nodiscard]] PENSTOCK_API WeightPlan plan_weights(const TensorTable& table,
+                                                   std::span<const WeightUnit> units,
+                                                   const WeightStreamOptions& options);
+
+/// The minimum of `options.memory_bytes` in plan_weights(). Throws kInvalidArgument as there.
+/// Thread-safe.
+[[nodiscard]] PENSTOCK_API std::uint64_t least_weight_memory(
+    const TensorTable& table, std::span<const WeightUnit> units,
+    const WeightStreamOptions& options = {});
+
+/// The value of `options.memory_bytes` with which all tensors stay. Throws as plan_weights().
+/// Thread-safe.
+[[nodiscard]] PENSTOCK_API std::uint64_t most_weight_memory(
+    const TensorTable& table, std::span<const WeightUnit> units,
+    const WeightStreamOptions& options = {});
+
 /// The tensors of a unit in memory.
 struct WeightView {
-    /// In the order of WeightUnit::tensors, row-major. A tensor that is aligned to its elements in
-    /// the file has the same address modulo 4096 as there; others begin at a multiple of 64.
-    std::vector<std::span<const std::byte>> tensors;
-    /// Keeps the addresses mapped, not the content.
+    /// In the order of WeightUnit::tensors, row-major, of the host or of a GPU. A tensor that is
+    /// aligned to its elements in the file has the same address modulo 64 as there (on the host:
+    /// modulo 4096, where it is aligned to 64); others begin at a multiple of 64.
+    std::vector<ConstMemory> tensors;
+    /// Keeps the addresses valid, not the content.
     std::vector<std::shared_ptr<void>> owners;
-    /// The slot of the tensors that were read, or WeightStream::kNoSlot.
+    /// The slot of the tensors that were read or copied, or WeightStream::kNoSlot.
     std::uint32_t slot = 0;
     /// Rises when the budget changes. With the same slot and layout, a unit has the same addresses.
     std::uint64_t layout = 0;
@@ -197,14 +228,16 @@ struct WeightStreamStats {
     std::uint64_t acquired = 0;       ///< acquired units
     std::uint64_t ready = 0;          ///< of them, those without waiting
     std::uint64_t on_demand = 0;      ///< of them, those that were not read ahead
-    std::uint64_t bytes_read = 0;     ///< without the resident tensors
-    std::vector<std::int64_t> stall;  ///< for each unit: nanoseconds of waiting
+    std::uint64_t bytes_read = 0;     ///< without the tensors that stay
+    std::uint64_t bytes_copied = 0;   ///< from pinned host memory to a GPU
+    std::vector<std::int64_t> stall;  ///< for each unit: nanoseconds of waiting for its files
     std::vector<WeightFolderStats> folders;
     std::int64_t running = 0;        ///< nanoseconds in passes: from the first acquire() to the
                                      ///< last release() of each
     std::uint64_t needed_bytes = 0;  ///< that the acquired units needed from files
     /// The rate of reading while the files never idled: while one unit after the other was waited
-    /// for. 0: that has not happened.
+    /// for. 0: that has not happened. On a GPU, a slot that is still computed with delays the
+    /// reading into it, and lowers this rate.
     double bytes_per_second = 0;
 };
 
@@ -218,13 +251,16 @@ struct WeightStreamStats {
 /// passes in the order in which units were acquired last. Units that stay in memory as a whole may
 /// come at any time. Of units that nobody expected, few that were read ahead are read twice. One
 /// thread at a time; in the child of a fork() calls throw kUnsupported, and the parent continues.
-/// Movable.
+/// Streams are of the primary context of the GPU, which torch, CuPy and the CUDA runtime use; the
+/// default one is the legacy default stream. Without a GPU they are not used. Movable.
 class PENSTOCK_API WeightStream {
 public:
     static constexpr std::uint32_t kNoSlot = ~std::uint32_t{0};
 
-    /// Opens the files, reads the resident tensors, and begins to read ahead. Throws Error: those
-    /// of plan_weights(); kUnsupported for a tensor with strides; errors of the system.
+    /// Opens the files, reads the tensors that stay, and begins to read ahead. Throws Error: those
+    /// of plan_weights(); kUnsupported for a tensor with strides, or without a GPU where one is
+    /// named; kInvalidArgument for a GPU that does not exist; kOutOfMemory if the GPU has no room
+    /// or host memory cannot be pinned; errors of the system.
     WeightStream(std::shared_ptr<Engine> engine, const TensorTable& table,
                  std::vector<WeightUnit> units, const WeightStreamOptions& options,
                  const FileSystem& files = FileSystem::local());
@@ -232,151 +268,34 @@ public:
     WeightStream& operator=(WeightStream&& other) noexcept;
     WeightStream(const WeightStream&) = delete;
     WeightStream& operator=(const WeightStream&) = delete;
-    /// Cancels running reads and waits for them.
+    /// As close().
     ~WeightStream();
 
     [[nodiscard]] const WeightPlan& plan() const;
-    /// Waits until the unit is in memory, where it stays until release(). A unit that was not read
+    /// Waits until the unit's bytes from files are in memory, where they stay until release(). On a
+    /// GPU, `stream` is made to wait for its copies from host memory. A unit that was not read
     /// ahead is read at once, before others. Throws Error: kInvalidArgument if more units are held
     /// than there are slots; kDamaged for a file that was changed, checked once a pass; errors of
-    /// reading, with the file and a tensor. The next acquire() tries again.
-    const WeightView& acquire(std::size_t unit);
+    /// reading, with the file and a tensor; errors of the GPU. The next acquire() tries again.
+    const WeightView& acquire(std::size_t unit, const StreamHandle& stream = {});
     /// The same, or nullptr when the time is over; reading continues.
-    const WeightView* acquire_for(std::size_t unit, std::chrono::nanoseconds timeout);
-    /// Releases a unit, once for each acquire(). Its slot is reused for the next units.
-    void release(std::size_t unit);
-    /// Changes the budget at the first acquire() while no unit is held: tensors are dropped, or
-    /// read. It then follows `spare`; without `spare` it is fixed. Throws as plan_weights().
+    const WeightView* acquire_for(std::size_t unit, std::chrono::nanoseconds timeout,
+                                  const StreamHandle& stream = {});
+    /// Releases a unit, once for each acquire(). Its slot is reused for the next units: on a GPU
+    /// after the work that `stream` holds now, for which no thread waits. After an error of the GPU
+    /// the unit is still held.
+    void release(std::size_t unit, const StreamHandle& stream = {});
+    /// Changes the budget `memory_bytes` at the first acquire() while no unit is held: tensors are
+    /// dropped, or read. It then follows `spare`; without `spare` it is fixed. Throws as
+    /// plan_weights(). Memory of a GPU goes back when no view's owner keeps it.
     void set_memory(std::uint64_t memory_bytes, SpareMemory spare = {});
     [[nodiscard]] WeightStreamStats stats() const;
-    /// Does the same as the destructor. Later calls throw kClosed. May be called again.
+    /// Cancels running reads and waits for them, and for running copies to a GPU, at most 10 s:
+    /// streams that released units may delay them. Later calls throw kClosed. May be called again.
     void close() noexcept;
 
 private:
     std::unique_ptr<weights::Streaming> impl_;
-};
-
-// Weights of a model that is larger than the memory of a GPU, streamed to it in each pass.
-//
-//     penstock::GpuWeightStream weights(engine, table, units,
-//                                       {.device = 0, .device_memory_bytes = 40ull << 30,
-//                                        .host_memory_bytes = 64ull << 30});
-//     for (std::size_t unit = 0; unit < units.size(); ++unit) {            // a pass
-//         const auto& layer = weights.acquire(unit, {.handle = stream});   // `stream` waits for it
-//         launch(layer.tensors, stream);
-//         weights.release(unit, {.handle = stream});                       // once `stream` passes
-//     }
-//
-// As many weights as fit stay in the memory of the GPU. Of the others, as many as fit stay in
-// pinned host memory and are copied in each pass. The rest is read from the files in each pass.
-// Copies and reads are made ahead of their use, into slots on the GPU.
-
-namespace weights {
-class GpuStreaming;
-}  // namespace weights
-
-/// The tier of memory that each tensor of a model stays in.
-struct GpuWeightPlan {
-    struct Unit {
-        std::string name;
-        std::uint64_t bytes = 0;         ///< of its tensors
-        std::uint64_t copied_bytes = 0;  ///< copied from host memory in each pass
-        std::uint64_t read_bytes = 0;    ///< read from the files in each pass
-    };
-    std::vector<Unit> units;
-    std::uint64_t resident_bytes = 0;  ///< limit on device memory of the tensors that stay there
-    std::uint32_t slots = 0;           ///< of `slot_bytes` each; 0: everything stays on the GPU
-    std::uint64_t slot_bytes = 0;
-    std::uint64_t host_bytes = 0;    ///< limit on pinned host memory of the tensors that stay there
-    std::uint64_t copied_bytes = 0;  ///< in each pass, of all units
-    std::uint64_t read_bytes = 0;    ///< in each pass, of all units
-    /// Device memory of residents and slots; at most the budget.
-    [[nodiscard]] std::uint64_t device_bytes() const noexcept {
-        return resident_bytes + slots * slot_bytes;
-    }
-};
-
-/// Chooses the place of each tensor: first the GPU, then host memory. Each keeps the same share of
-/// every unit, as far as the sizes of tensors allow. The minimum of device memory is
-/// least_weight_memory(); host memory may be 0. Throws as plan_weights(). Thread-safe, and needs no
-/// GPU.
-[[nodiscard]] PENSTOCK_API GpuWeightPlan plan_gpu_weights(const TensorTable& table,
-                                                          std::span<const WeightUnit> units,
-                                                          std::uint64_t device_memory_bytes,
-                                                          std::uint64_t host_memory_bytes,
-                                                          std::uint32_t slots = 2);
-
-struct GpuWeightStreamOptions {
-    std::int32_t device = 0;                ///< the CUDA number of the GPU
-    std::uint64_t device_memory_bytes = 0;  ///< for slots and residents together
-    std::uint64_t host_memory_bytes = 0;    ///< pinned; the engine's slots are not part of it
-    std::uint32_t slots = 2;                ///< see plan_weights()
-    std::vector<std::vector<std::string>> copies = {};  ///< as WeightStreamOptions::copies
-};
-
-/// The tensors of a unit on the GPU.
-struct GpuWeightView {
-    /// In the order of WeightUnit::tensors, row-major, in device memory. A tensor that is aligned
-    /// to its elements in the file has the same address modulo 64 as there.
-    std::vector<ConstMemory> tensors;
-    /// Keeps the addresses allocated, not the content.
-    std::vector<std::shared_ptr<void>> owners;
-    /// The slot of the tensors that do not stay on the GPU, or WeightStream::kNoSlot.
-    std::uint32_t slot = 0;
-};
-
-/// Counters since the stream was made.
-struct GpuWeightStreamStats {
-    std::uint64_t passes = 0;         ///< a pass ends when a unit is repeated
-    std::uint64_t acquired = 0;       ///< acquired units
-    std::uint64_t ready = 0;          ///< of them, those that did not wait for a file
-    std::uint64_t on_demand = 0;      ///< of them, those that were not read ahead
-    std::uint64_t bytes_read = 0;     ///< from files, without the tensors that stay
-    std::uint64_t bytes_copied = 0;   ///< from pinned host memory
-    std::vector<std::int64_t> stall;  ///< for each unit: nanoseconds of waiting for its files
-    std::vector<WeightFolderStats> folders;
-};
-
-/// Streams the units of a model to a GPU. The order of units is learned as by WeightStream. One
-/// thread at a time; in the child of a fork() calls throw kUnsupported. Streams are of the primary
-/// context of the GPU, which torch, CuPy and the CUDA runtime use; the default one is the legacy
-/// default stream. Movable.
-class PENSTOCK_API GpuWeightStream {
-public:
-    /// Opens the files, allocates, reads the tensors that stay, and begins to read ahead. Throws
-    /// Error: those of plan_weights(); kUnsupported without a GPU, or for a tensor with strides;
-    /// kInvalidArgument for a GPU that does not exist; kOutOfMemory if the GPU has no room or host
-    /// memory cannot be pinned; errors of the system.
-    GpuWeightStream(std::shared_ptr<Engine> engine, const TensorTable& table,
-                    std::vector<WeightUnit> units, const GpuWeightStreamOptions& options,
-                    const FileSystem& files = FileSystem::local());
-    GpuWeightStream(GpuWeightStream&& other) noexcept;
-    GpuWeightStream& operator=(GpuWeightStream&& other) noexcept;
-    GpuWeightStream(const GpuWeightStream&) = delete;
-    GpuWeightStream& operator=(const GpuWeightStream&) = delete;
-    /// As close().
-    ~GpuWeightStream();
-
-    [[nodiscard]] const GpuWeightPlan& plan() const;
-    /// Waits until the unit's bytes from files are there, and makes `stream` wait on the GPU for
-    /// the copies from host memory. The unit stays until release(). A unit that was not read ahead
-    /// is read at once, before others. Throws Error: kInvalidArgument if more units are held than
-    /// there are slots; kDamaged for a file that was changed, checked once a pass; errors of
-    /// reading, with the file and a tensor; errors of the GPU. The next acquire() tries again.
-    const GpuWeightView& acquire(std::size_t unit, const StreamHandle& stream = {});
-    /// The same, or nullptr when the time is over; reading continues.
-    const GpuWeightView* acquire_for(std::size_t unit, std::chrono::nanoseconds timeout,
-                                     const StreamHandle& stream = {});
-    /// Releases a unit, once for each acquire(). Its slot is reused after the work that `stream`
-    /// holds now; no thread waits for that. After an error of the GPU the unit is still held.
-    void release(std::size_t unit, const StreamHandle& stream = {});
-    [[nodiscard]] GpuWeightStreamStats stats() const;
-    /// Cancels running reads, and waits for running copies, at most 10 s: streams that released
-    /// units may delay them. Later calls throw kClosed. May be called again.
-    void close() noexcept;
-
-private:
-    std::unique_ptr<weights::GpuStreaming> impl_;
 };
 
 // The experts of a mixture that is larger than memory: only experts that the router chose are read.
@@ -403,7 +322,8 @@ struct ExpertLayer {
 };
 
 struct ExpertStreamOptions {
-    std::uint64_t memory_bytes = 0;                     ///< for the slots of experts
+    std::uint64_t memory_bytes = 0;        ///< for the slots of experts: of the host, or of `gpu`
+    std::optional<std::int32_t> gpu = {};  ///< as WeightStreamOptions::gpu
     std::vector<std::vector<std::string>> copies = {};  ///< as WeightStreamOptions::copies
     /// If given, the budget follows it, as WeightStreamOptions::spare. With a larger reserve than
     /// that of a WeightStream, experts give memory back first and grow last.
@@ -420,8 +340,8 @@ struct ExpertStreamOptions {
 struct ExpertView {
     /// Its bytes, in the order of ExpertLayer::experts. They have the same address modulo 64 as if
     /// the whole tensor were mapped from its file (a joined tensor: began at a multiple of 64).
-    std::vector<std::span<const std::byte>> parts;
-    std::shared_ptr<void> owner;  ///< keeps the addresses mapped, not the content
+    std::vector<ConstMemory> parts;
+    std::shared_ptr<void> owner;  ///< keeps the addresses valid, not the content
     std::uint32_t slot = 0;
 };
 
@@ -467,8 +387,10 @@ public:
     std::optional<std::vector<ExpertView>> acquire_for(std::size_t layer,
                                                        std::span<const std::size_t> experts,
                                                        std::chrono::nanoseconds timeout);
-    /// Releases the acquired experts, which may then be dropped. Does nothing if there are no such.
-    void release();
+    /// Releases the acquired experts, which may then be dropped: on a GPU after the work that
+    /// `stream` holds now. Does nothing if there are no such. Throws the errors of the GPU; the
+    /// experts are then still held.
+    void release(const StreamHandle& stream = {});
     /// Changes the budget at the next acquire(): slots are added, or dropped with their content. It
     /// then follows `spare`; without `spare` it is fixed. Throws kOutOfMemory as the constructor.
     void set_memory(std::uint64_t memory_bytes, SpareMemory spare = {});
@@ -480,10 +402,11 @@ private:
     std::unique_ptr<weights::StreamingExperts> impl_;
 };
 
-/// The minimum budget: two experts, so that one is read while the other computes. Throws
-/// kInvalidArgument and kUnsupported as ExpertStream. Thread-safe.
-[[nodiscard]] PENSTOCK_API std::uint64_t least_expert_memory(const TensorTable& table,
-                                                             std::span<const ExpertLayer> layers);
+/// The minimum of `options.memory_bytes`: two experts, so that one is read while the other
+/// computes. Throws kInvalidArgument and kUnsupported as ExpertStream. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::uint64_t least_expert_memory(
+    const TensorTable& table, std::span<const ExpertLayer> layers,
+    const ExpertStreamOptions& options = {});
 
 /// The shares of a budget for a WeightStream and an ExpertStream of one model.
 struct WeightShares {
@@ -499,5 +422,119 @@ struct WeightShares {
                                                             std::uint64_t least_units,
                                                             std::uint64_t most_units,
                                                             std::uint64_t least_experts) noexcept;
+
+// The memory, the reads and the seconds that a model with streamed weights needs, computed before
+// anything is run.
+//
+//     const penstock::TensorTable table = penstock::inspect(engine, "model/");
+//     const penstock::WeightForecast forecast = penstock::forecast_weights(table, 8ull << 30);
+//     const double seconds = penstock::pass_seconds(forecast.plan, 3e9);
+
+/// Finds the units of a model by the names of its tensors. A numbered group is a layer, and a unit:
+/// "model.layers.0.mlp.up.weight" is in "model.layers.0". A tensor outside of layers is in the unit
+/// of its module: "lm_head.weight" is in "lm_head". Layers are sorted by number; otherwise the
+/// order is that of the table. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::vector<WeightUnit> find_weight_units(const TensorTable& table);
+
+/// Finds the layers of experts of a mixture by the names of its tensors. The tensors of one expert
+/// are below "experts" and its number ("model.layers.0.mlp.experts.3.up_proj.weight"). Or tensors
+/// of all experts are below "experts", with the expert as their first dimension. Layers are sorted
+/// by number. A group of another form is omitted. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::vector<ExpertLayer> find_expert_layers(const TensorTable& table);
+
+/// The number of experts that a token uses in each layer, from config.json in one of the folders
+/// (or next to the named file); 0 if no config.json has it. Throws Error: kDamaged for a file that
+/// is not JSON; errors of the system. Blocks; thread-safe.
+[[nodiscard]] PENSTOCK_API std::uint64_t find_experts_per_token(
+    Engine& engine, std::span<const std::string> folders,
+    const FileSystem& files = FileSystem::local());
+
+/// The experts of a mixture, which are read when a router has chosen them. All 0 if there are none,
+/// or if everything stays in memory.
+struct ExpertForecast {
+    std::uint64_t layers = 0;
+    std::uint64_t experts = 0;       ///< in all layers
+    std::uint64_t chosen = 0;        ///< experts that a token uses, in all layers
+    std::uint64_t bytes = 0;         ///< of all experts
+    std::uint64_t memory_bytes = 0;  ///< their share of the budget
+    std::uint64_t slots = 0;         ///< experts that fit into it
+    std::uint64_t slot_bytes = 0;
+    /// The expected share of chosen experts that are in memory: `slots` / `experts`, as if the
+    /// router chose each equally often. A router that prefers some has more hits, as these stay.
+    double hits = 0;
+    std::uint64_t read_bytes = 0;  ///< expected bytes that a token reads of the others
+};
+
+/// The effect of a memory budget.
+struct WeightForecast {
+    WeightPlan plan;  ///< for all tensors except those of `experts`
+    ExpertForecast experts;
+    /// Bytes of experts that are read while a unit of the plan computes, for each unit.
+    std::vector<std::uint64_t> expert_read_bytes;
+    /// Bytes of the weights that compute a token, for each unit: without embeddings, of which it
+    /// uses a row, and without experts that it does not use.
+    std::vector<std::uint64_t> token_bytes;
+    std::uint64_t weight_bytes = 0;  ///< of all tensors of the table
+    /// Embeddings that are read by row, and so are in no unit and in no budget: tensors with two
+    /// dimensions, outside of layers, with the name of an embedding ("embed_tokens", "wte"). None
+    /// if everything stays. If no other tensor has the shape of the largest embedding, the head is
+    /// assumed to be tied to it, and it is then a unit too.
+    std::vector<std::string> rows;
+    std::uint64_t least_memory_bytes = 0;  ///< the smallest budget that works
+    std::string least_tensor;              ///< the tensor whose size determines it
+    /// Bytes that a token reads: of units, and the expected bytes of experts.
+    [[nodiscard]] std::uint64_t read_bytes() const noexcept {
+        return plan.read_bytes + experts.read_bytes;
+    }
+    /// The used part of the budget.
+    [[nodiscard]] std::uint64_t used_bytes() const noexcept {
+        return plan.used_bytes() + experts.slots * experts.slot_bytes;
+    }
+    /// Bytes of the weights that compute a token.
+    [[nodiscard]] std::uint64_t weights_of_token() const noexcept {
+        return std::accumulate(token_bytes.begin(), token_bytes.end(), std::uint64_t{0});
+    }
+};
+
+/// The plan for the units of find_weight_units(). Units that are too large for the budget are
+/// divided into their parts, down to one tensor. `slots`: as for plan_weights(). If not everything
+/// stays, experts (find_expert_layers()) have a separate share of the budget
+/// (share_weight_memory()), and a token uses `experts_per_token` of them in each layer; 0: all.
+/// Throws Error: kOutOfMemory for a budget that is too small, with the minimum and the tensor that
+/// determines it; kInvalidArgument for a table without tensors; kUnsupported for a tensor with
+/// strides. Thread-safe.
+[[nodiscard]] PENSTOCK_API WeightForecast forecast_weights(const TensorTable& table,
+                                                           std::uint64_t memory_bytes,
+                                                           std::uint32_t slots = 2,
+                                                           std::uint64_t experts_per_token = 0);
+
+/// Seconds of a pass (a token, when decoding) of a plan. The device reads `bytes_per_second`, one
+/// unit after the other, each as soon as it has a slot. A unit is computed when it is there and the
+/// previous one is done. `compute_seconds`: the time to compute a whole pass with all weights in
+/// memory; each unit has a share of it in proportion to its bytes. With 0 the result is the bound
+/// of the device. Throws kInvalidArgument for a rate that is not above 0, and for negative seconds.
+/// Thread-safe.
+[[nodiscard]] PENSTOCK_API double pass_seconds(const WeightPlan& plan, double bytes_per_second,
+                                               double compute_seconds = 0);
+/// The same with experts. They are read first when their layer has chosen them, and the layer waits
+/// for them.
+[[nodiscard]] PENSTOCK_API double pass_seconds(const WeightForecast& forecast,
+                                               double bytes_per_second, double compute_seconds = 0);
+
+/// Measures the bytes a second at which the files of a model are read, without the page cache, each
+/// from all folders that have it, all folders concurrently, for about `time`. Throws Error:
+/// kInvalidArgument for a folder whose files are empty; errors of the system. Blocks; thread-safe.
+[[nodiscard]] PENSTOCK_API double measure_weight_rate(
+    Engine& engine, const WeightFolders& model,
+    std::chrono::nanoseconds time = std::chrono::seconds(1),
+    const FileSystem& files = FileSystem::local());
+
+/// Measures the bytes a second that `threads` threads (0: one less than the process may use, at
+/// least one) read from memory that no cache holds, for about `time`. A token of a batch of 1 uses
+/// each weight once, so the bytes of a pass divided by this rate are the minimum time of computing
+/// it. Products of 16-bit numbers often take longer. Throws Error (kOutOfMemory; kSystem if a
+/// thread cannot be started). Blocks; thread-safe.
+[[nodiscard]] PENSTOCK_API double measure_memory_rate(
+    unsigned threads = 0, std::chrono::nanoseconds time = std::chrono::milliseconds(500));
 
 }  // namespace penstock

@@ -33,6 +33,5 @@ void bind_transfer(nb::module_& m);
 void bind_unread(nb::module_& m);
 void bind_weight_plan(nb::module_& m);
 void bind_weights(nb::module_& m);
-void bind_gpu_weights(nb::module_& m);
 
 }  // namespace penstock::python

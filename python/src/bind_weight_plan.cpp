@@ -6,7 +6,6 @@
 #include "file_object.hpp"
 #include "names.hpp"
 
-#include <penstock/weight_plan.hpp>
 #include <penstock/weights.hpp>
 
 #include <string>

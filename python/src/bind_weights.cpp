@@ -13,8 +13,10 @@
 #include <penstock/tensor_table.hpp>
 #include <penstock/weights.hpp>
 
+#include <cstdint>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -37,24 +39,23 @@ struct WeightsObject {
     std::shared_ptr<Engine> engine;
     TensorTable table;
     std::vector<std::vector<std::size_t>> entries;  // of each unit, in the table
+    std::optional<std::int32_t> gpu;
     std::unique_ptr<WeightStream> stream;
     const WeightView* view = nullptr;  // of the last acquire()
 };
 
-// The budget follows what is left but for `reserve` bytes; None: it stays.
-SpareMemory spare_of(nb::handle reserve) {
-    return reserve.is_none() ? SpareMemory() : spare_memory(count_of(reserve, "reserve", "bytes"));
-}
-
 void open_weights(WeightsObject& self, nb::handle paths, nb::handle units, nb::handle memory,
-                  nb::handle slots, nb::handle reserve, nb::handle progress, nb::handle joined) {
+                  nb::handle slots, nb::handle reserve, nb::handle progress, nb::handle joined,
+                  nb::handle gpu, nb::handle host_memory) {
     const std::vector<std::string> folders = folders_of(paths);
     std::vector<WeightUnit> wanted = units_of(units);
     const std::vector<JoinedTensor> to_join = joined_of(joined);
     WeightStreamOptions options;
     options.memory_bytes = count_of(memory, "memory", "bytes");
     options.slots = static_cast<std::uint32_t>(count_of(slots, "slots", "slots", 1024));
-    options.spare = spare_of(reserve);
+    options.gpu = self.gpu = gpu_of(gpu);
+    options.host_memory_bytes = count_of(host_memory, "memory", "bytes");
+    options.spare = spare_of(reserve, options.gpu);
     self.engine = opened(default_engine());
     run_with_progress(progress, [&](const Progress& report) {
         WeightFolders model = joined_folders(self.engine, folders, to_join);
@@ -83,40 +84,14 @@ WeightStream& stream_of(WeightsObject& self) {
 }
 
 // (layout, slot) of a WeightView: where they are the same, so are the addresses.
-nb::tuple acquire(WeightsObject& self, std::size_t unit) {
+nb::tuple acquire(WeightsObject& self, std::size_t unit, std::uintptr_t handle) {
     check_interpreter_goes_on();
     WeightStream& stream = stream_of(self);
     wait_in_slices(-1, [&](std::chrono::nanoseconds slice) {
-        self.view = stream.acquire_for(unit, slice);
+        self.view = stream.acquire_for(unit, slice, {.handle = handle});
         return self.view != nullptr;
     });
     return nb::make_tuple(self.view->layout, self.view->slot);
-}
-
-// Memory that belongs to streamed weights.
-BufferObject buffer_of(const std::shared_ptr<void>& owner, std::span<const std::byte> bytes,
-                       const std::string& tensor, const std::string& dtype) {
-    BufferObject out;
-    out.owner = owner;
-    out.data = const_cast<std::byte*>(bytes.data());
-    out.bytes = bytes.size();
-    out.type = tensor::find_row([&](const auto& row) { return row.name == dtype; });
-    if (out.type == nullptr || out.type->torch[0] == '\0') {
-        raise_type("tensor '" + tensor + "' has the element type " + dtype +
-                   ", which torch does not have");
-    }
-    out.pinned_reason = "it is memory of streamed weights";
-    return out;
-}
-
-void set_shape(BufferObject& buffer, std::span<const std::uint64_t> shape) {
-    Py_ssize_t stride = buffer.type->bits / 8;
-    buffer.strides_bytes.resize(shape.size());
-    for (std::size_t d = shape.size(); d-- > 0;) {
-        buffer.strides_bytes[d] = stride;
-        stride *= static_cast<Py_ssize_t>(shape[d]);
-    }
-    buffer.shape.assign(shape.begin(), shape.end());
 }
 
 // The tensors of the unit that was acquired last.
@@ -124,10 +99,7 @@ nb::list tensors(WeightsObject& self, std::size_t unit) {
     nb::list out;
     for (std::size_t i = 0; i < self.view->tensors.size(); ++i) {
         const TensorEntry& entry = self.table.tensors[self.entries.at(unit)[i]];
-        BufferObject buffer =
-            buffer_of(self.view->owners[i], self.view->tensors[i], entry.name, entry.dtype);
-        set_shape(buffer, entry.shape);
-        out.append(nb::cast(std::move(buffer)));
+        out.append(tensor_in(self.view->owners[i], self.view->tensors[i], entry, entry.shape));
     }
     return out;
 }
@@ -136,7 +108,8 @@ nb::dict plan_of(const WeightPlan& plan) {
     nb::dict out;
     nb::list units;
     for (const WeightPlan::Unit& unit : plan.units) {
-        units.append(nb::make_tuple(nb::str(unit.name.c_str()), unit.bytes, unit.read_bytes));
+        units.append(nb::make_tuple(nb::str(unit.name.c_str()), unit.bytes,
+                                    unit.copied_bytes + unit.read_bytes));
     }
     out["units"] = units;
     out["memory_bytes"] = plan.memory_bytes;
@@ -144,6 +117,8 @@ nb::dict plan_of(const WeightPlan& plan) {
     out["resident_bytes"] = plan.resident_bytes;
     out["slots"] = plan.slots;
     out["slot_bytes"] = plan.slot_bytes;
+    out["host_bytes"] = plan.host_bytes;
+    out["copied_bytes"] = plan.copied_bytes;
     out["read_bytes"] = plan.read_bytes;
     return out;
 }
@@ -159,6 +134,7 @@ nb::dict stats_of(const WeightStreamStats& stats) {
     out["ready"] = stats.ready;
     out["on_demand"] = stats.on_demand;
     out["bytes_read"] = stats.bytes_read;
+    out["bytes_copied"] = stats.bytes_copied;
     out["stall_s"] = stall;
     const std::int64_t waited = std::accumulate(stats.stall.begin(), stats.stall.end(), 0LL);
     const double running_s = static_cast<double>(stats.running) / 1e9;
@@ -194,15 +170,17 @@ nb::list tensors_in(nb::handle paths) {
     return out;
 }
 
-std::uint64_t least_memory(nb::handle paths, nb::handle units, nb::handle slots,
-                           nb::handle joined) {
+std::uint64_t least_memory(nb::handle paths, nb::handle units, nb::handle slots, nb::handle joined,
+                           nb::handle gpu) {
     const std::vector<std::string> folders = folders_of(paths);
     const std::vector<JoinedTensor> to_join = joined_of(joined);
     const std::vector<WeightUnit> wanted = units_of(units);
-    const auto count = static_cast<std::uint32_t>(count_of(slots, "slots", "slots", 1024));
+    WeightStreamOptions options;
+    options.slots = static_cast<std::uint32_t>(count_of(slots, "slots", "slots", 1024));
+    options.gpu = gpu_of(gpu);
     const std::shared_ptr<Engine> engine = opened(default_engine());
     const nb::gil_scoped_release nogil;
-    return least_weight_memory(joined_folders(engine, folders, to_join).table, wanted, count);
+    return least_weight_memory(joined_folders(engine, folders, to_join).table, wanted, options);
 }
 
 struct ExpertsObject {
@@ -217,6 +195,7 @@ struct ExpertsObject {
     std::unordered_map<std::string, const TensorEntry*> entries;
     TensorTable table;
     std::vector<ExpertLayer> layers;
+    std::optional<std::int32_t> gpu;
     std::unique_ptr<ExpertStream> stream;
     std::vector<ExpertView> views;  // of the last acquire()
     std::size_t layer = 0;
@@ -237,13 +216,14 @@ std::vector<ExpertLayer> layers_of(nb::handle list) {
 }
 
 void open_experts(ExpertsObject& self, nb::handle paths, nb::handle layers, nb::handle memory,
-                  nb::handle reserve, nb::handle joined, bool read_likely) {
+                  nb::handle reserve, nb::handle joined, bool read_likely, nb::handle gpu) {
     const std::vector<std::string> folders = folders_of(paths);
     const std::vector<JoinedTensor> to_join = joined_of(joined);
     ExpertStreamOptions options;
     options.read_likely = read_likely;
     options.memory_bytes = count_of(memory, "memory", "bytes");
-    options.spare = spare_of(reserve);
+    options.gpu = self.gpu = gpu_of(gpu);
+    options.spare = spare_of(reserve, options.gpu);
     self.layers = layers_of(layers);
     const std::shared_ptr<Engine> engine = opened(default_engine());
     const nb::gil_scoped_release nogil;
@@ -284,13 +264,15 @@ nb::list acquire_experts(ExpertsObject& self, std::size_t layer, nb::handle numb
     return out;
 }
 
-std::uint64_t most_memory(nb::handle paths, nb::handle units, nb::handle joined) {
+std::uint64_t most_memory(nb::handle paths, nb::handle units, nb::handle joined, nb::handle gpu) {
+    WeightStreamOptions options;
+    options.gpu = gpu_of(gpu);
     const std::vector<std::string> folders = folders_of(paths);
     const std::vector<JoinedTensor> to_join = joined_of(joined);
     const std::vector<WeightUnit> wanted = units_of(units);
     const std::shared_ptr<Engine> engine = opened(default_engine());
     const nb::gil_scoped_release nogil;
-    return most_weight_memory(joined_folders(engine, folders, to_join).table, wanted);
+    return most_weight_memory(joined_folders(engine, folders, to_join).table, wanted, options);
 }
 
 // The parts of the expert that was acquired at this place, flat.
@@ -300,10 +282,9 @@ nb::list expert_parts(ExpertsObject& self, std::size_t place) {
     const std::vector<TensorPart>& parts = self.layers[self.layer].experts[self.numbers[place]];
     for (std::size_t i = 0; i < parts.size(); ++i) {
         const TensorEntry& entry = *self.entries.at(parts[i].tensor);
-        BufferObject buffer = buffer_of(view.owner, view.parts[i], entry.name, entry.dtype);
-        const std::uint64_t elements = view.parts[i].size() * 8 / buffer.type->bits;
-        set_shape(buffer, {&elements, 1});
-        out.append(nb::cast(std::move(buffer)));
+        const auto type = element_type_named(entry.dtype);
+        const std::uint64_t elements = type ? view.parts[i].bytes * 8 / bits_of(*type) : 0;
+        out.append(tensor_in(view.owner, view.parts[i], entry, {&elements, 1}));
     }
     return out;
 }
@@ -322,13 +303,16 @@ nb::dict expert_stats_of(const ExpertStreamStats& stats) {
     return out;
 }
 
-std::uint64_t least_experts(nb::handle paths, nb::handle layers, nb::handle joined) {
+std::uint64_t least_experts(nb::handle paths, nb::handle layers, nb::handle joined,
+                            nb::handle gpu) {
+    ExpertStreamOptions options;
+    options.gpu = gpu_of(gpu);
     const std::vector<std::string> folders = folders_of(paths);
     const std::vector<ExpertLayer> wanted = layers_of(layers);
     const std::vector<JoinedTensor> to_join = joined_of(joined);
     const std::shared_ptr<Engine> engine = opened(default_engine());
     const nb::gil_scoped_release nogil;
-    return least_expert_memory(joined_folders(engine, folders, to_join).table, wanted);
+    return least_expert_memory(joined_folders(engine, folders, to_join).table, wanted, options);
 }
 
 void bind_experts(nb::module_& m) {
@@ -336,26 +320,32 @@ void bind_experts(nb::module_& m) {
         .def(
             "__init__",
             [](ExpertsObject* self, nb::handle paths, nb::handle layers, nb::handle memory,
-               nb::handle reserve, nb::handle joined, bool read_likely) {
+               nb::handle reserve, nb::handle joined, bool read_likely, nb::handle gpu) {
                 auto* const made = new (self) ExpertsObject;
                 try {
-                    open_experts(*made, paths, layers, memory, reserve, joined, read_likely);
+                    open_experts(*made, paths, layers, memory, reserve, joined, read_likely, gpu);
                 } catch (...) {
                     made->~ExpertsObject();
                     throw;
                 }
             },
             nb::arg("paths"), nb::arg("layers"), nb::arg("memory"), nb::arg("reserve").none(),
-            nb::arg("joined"), nb::arg("read_likely"))
+            nb::arg("joined"), nb::arg("read_likely"), nb::arg("gpu").none())
         .def("acquire", acquire_experts, nb::arg("layer"), nb::arg("experts"),
              nb::sig("def acquire(self, layer: int, experts: typing.Sequence[int]) -> list[int]"))
         .def("parts", expert_parts, nb::arg("place"),
-             nb::sig("def parts(self, place: int) -> list[Buffer]"))
-        .def("release", [](ExpertsObject& self) { stream_of(self).release(); })
+             nb::sig("def parts(self, place: int) -> list[typing.Any]"))
+        .def(
+            "release",
+            [](ExpertsObject& self, std::uintptr_t stream) {
+                stream_of(self).release({.handle = stream});
+            },
+            nb::arg("stream"))
         .def(
             "set_memory",
             [](ExpertsObject& self, nb::handle memory, nb::handle reserve) {
-                stream_of(self).set_memory(count_of(memory, "memory", "bytes"), spare_of(reserve));
+                stream_of(self).set_memory(count_of(memory, "memory", "bytes"),
+                                           spare_of(reserve, self.gpu));
             },
             nb::arg("memory"), nb::arg("reserve").none())
         .def(
@@ -379,39 +369,47 @@ void bind_experts(nb::module_& m) {
                 "tuple[int, int]"),
         "Private.");
     m.def("least_expert_memory", least_experts, nb::arg("paths"), nb::arg("layers"),
-          nb::arg("joined"), "Bytes; private.");
+          nb::arg("joined"), nb::arg("gpu").none(), "Bytes; private.");
 }
 
 }  // namespace
 
 void bind_weights(nb::module_& m) {
+    bind_gpu_owner(m);
     bind_experts(m);
     nb::class_<WeightsObject>(m, "WeightStream", "Private; penstock.stream() is public.")
         .def(
             "__init__",
             [](WeightsObject* self, nb::handle paths, nb::handle units, nb::handle memory,
-               nb::handle slots, nb::handle reserve, nb::handle progress, nb::handle joined) {
+               nb::handle slots, nb::handle reserve, nb::handle progress, nb::handle joined,
+               nb::handle gpu, nb::handle host_memory) {
                 auto* const made = new (self) WeightsObject;
                 try {
-                    open_weights(*made, paths, units, memory, slots, reserve, progress, joined);
+                    open_weights(*made, paths, units, memory, slots, reserve, progress, joined, gpu,
+                                 host_memory);
                 } catch (...) {
                     made->~WeightsObject();
                     throw;
                 }
             },
             nb::arg("paths"), nb::arg("units"), nb::arg("memory"), nb::arg("slots"),
-            nb::arg("reserve").none(), nb::arg("progress").none(), nb::arg("joined"))
-        .def("acquire", acquire, nb::arg("unit"),
-             nb::sig("def acquire(self, unit: int) -> tuple[int, int]"))
+            nb::arg("reserve").none(), nb::arg("progress").none(), nb::arg("joined"),
+            nb::arg("gpu").none(), nb::arg("host_memory"))
+        .def("acquire", acquire, nb::arg("unit"), nb::arg("stream"),
+             nb::sig("def acquire(self, unit: int, stream: int) -> tuple[int, int]"))
         .def("tensors", tensors, nb::arg("unit"),
-             nb::sig("def tensors(self, unit: int) -> list[Buffer]"))
+             nb::sig("def tensors(self, unit: int) -> list[typing.Any]"))
         .def(
-            "release", [](WeightsObject& self, std::size_t unit) { stream_of(self).release(unit); },
-            nb::arg("unit"))
+            "release",
+            [](WeightsObject& self, std::size_t unit, std::uintptr_t stream) {
+                stream_of(self).release(unit, {.handle = stream});
+            },
+            nb::arg("unit"), nb::arg("stream"))
         .def(
             "set_memory",
             [](WeightsObject& self, nb::handle memory, nb::handle reserve) {
-                stream_of(self).set_memory(count_of(memory, "memory", "bytes"), spare_of(reserve));
+                stream_of(self).set_memory(count_of(memory, "memory", "bytes"),
+                                           spare_of(reserve, self.gpu));
             },
             nb::arg("memory"), nb::arg("reserve").none())
         .def(
@@ -425,9 +423,9 @@ void bind_weights(nb::module_& m) {
             self.stream.reset();
         });
     m.def("least_weight_memory", least_memory, nb::arg("paths"), nb::arg("units"), nb::arg("slots"),
-          nb::arg("joined"), "Bytes; private.");
+          nb::arg("joined"), nb::arg("gpu").none(), "Bytes; private.");
     m.def("most_weight_memory", most_memory, nb::arg("paths"), nb::arg("units"), nb::arg("joined"),
-          "Bytes; private.");
+          nb::arg("gpu").none(), "Bytes; private.");
     m.def(
         "hub_cache_folder", [] { return path_object(hub_cache_folder()); }, "Private.",
         nb::sig("def hub_cache_folder() -> str"));

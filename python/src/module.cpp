@@ -30,7 +30,6 @@ NB_MODULE(_core, m) {
     python::bind_signals(m);
     python::bind_deepnvme(m);
     python::bind_weights(m);
-    python::bind_gpu_weights(m);
     python::bind_weight_plan(m);
     python::bind_features(m);
     python::bind_row_simulation(m);

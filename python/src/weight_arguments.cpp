@@ -2,6 +2,7 @@
 #include "weight_arguments.hpp"
 
 #include "arguments.hpp"
+#include "buffer_object.hpp"
 #include "file_object.hpp"
 #include "names.hpp"
 
@@ -67,6 +68,72 @@ nb::list folder_stats_of(const std::vector<WeightFolderStats>& folders) {
                                   nb::str(folder.buffered_because.c_str())));
     }
     return out;
+}
+
+std::optional<std::int32_t> gpu_of(nb::handle number) {
+    if (number.is_none()) {
+        return std::nullopt;
+    }
+    return static_cast<std::int32_t>(count_of(number, "device", "GPUs", 1024));
+}
+
+SpareMemory spare_of(nb::handle reserve, std::optional<std::int32_t> gpu) {
+    if (reserve.is_none()) {
+        return {};
+    }
+    const std::uint64_t bytes = count_of(reserve, "reserve", "bytes");
+    return gpu ? spare_gpu_memory(*gpu, bytes) : spare_memory(bytes);
+}
+
+namespace {
+
+// Keeps memory of a GPU allocated for as long as a tensor refers to it.
+struct GpuMemoryOwner {
+    std::shared_ptr<void> owner;
+};
+
+nb::object host_tensor(const std::shared_ptr<void>& owner, const ConstMemory& memory,
+                       const ArrayType& type, std::span<const std::uint64_t> shape) {
+    BufferObject out;
+    out.owner = owner;
+    out.data = const_cast<std::byte*>(memory.data);
+    out.bytes = memory.bytes;
+    out.type = &type;
+    out.pinned_reason = "it is memory of streamed weights";
+    Py_ssize_t stride = type.bits / 8;
+    out.strides_bytes.resize(shape.size());
+    for (std::size_t d = shape.size(); d-- > 0;) {
+        out.strides_bytes[d] = stride;
+        stride *= static_cast<Py_ssize_t>(shape[d]);
+    }
+    out.shape.assign(shape.begin(), shape.end());
+    return nb::cast(std::move(out));
+}
+
+}  // namespace
+
+void bind_gpu_owner(nb::module_& m) {
+    nb::class_<GpuMemoryOwner>(m, "GpuMemoryOwner", "Private.");
+}
+
+nb::object tensor_in(const std::shared_ptr<void>& owner, const ConstMemory& memory,
+                     const TensorEntry& entry, std::span<const std::uint64_t> shape) {
+    const ArrayType* const type =
+        tensor::find_row([&](const auto& row) { return row.name == entry.dtype; });
+    if (type == nullptr || type->torch[0] == '\0') {
+        raise_type("tensor '" + entry.name + "' has the element type " + entry.dtype +
+                   ", which torch does not have");
+    }
+    if (memory.kind == MemoryKind::kHost) {
+        return host_tensor(owner, memory, *type, shape);
+    }
+    nb::list dimensions;
+    for (const std::uint64_t one : shape) {
+        dimensions.append(one);
+    }
+    return nb::make_tuple(reinterpret_cast<std::uintptr_t>(memory.data), memory.bytes,
+                          nb::str(type->torch), nb::tuple(dimensions),
+                          nb::cast(GpuMemoryOwner{owner}));
 }
 
 }  // namespace penstock::python

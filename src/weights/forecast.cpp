@@ -5,7 +5,7 @@
 #include "weights/model/name_units.hpp"
 #include "weights/model/unit_tensors.hpp"
 
-#include <penstock/weight_plan.hpp>
+#include <penstock/weights.hpp>
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ namespace penstock {
 
 namespace {
 
-using weights::Residency;
+using tier::Residency;
 using weights::Weights;
 
 constexpr std::string_view kOperation = "plan";
@@ -72,7 +72,7 @@ Least least_of(const TensorTable& table, std::vector<WeightUnit> units, std::uin
     while (cut(units, weights::weights_of(table, units), 0)) {
     }
     const Weights all = weights::weights_of(table, units);
-    const Residency best = weights::least_choice(all, slots);
+    const Residency best = weights::least_choice(all, {.slots = slots});
     Least out{best.used_bytes(), {}};
     std::uint64_t most = 0;  // of the tensors that are read; of all where none is
     for (std::size_t i = 0; i < all.tensors.size(); ++i) {
@@ -270,7 +270,7 @@ WeightForecast forecast_weights(const TensorTable& table, std::uint64_t memory_b
         layers.clear();
         streamed = without_rows(units, embeddings);
     }
-    const weights::ExpertLayout layout = weights::lay_out_experts(table, layers);
+    const weights::ExpertLayout layout = weights::lay_out_experts(table, layers, {});
     Least least = least_of(table, streamed, slots);
     out.least_memory_bytes = least.bytes + layout.least_bytes();
     out.least_tensor = std::move(least.tensor);
@@ -293,16 +293,18 @@ WeightForecast forecast_weights(const TensorTable& table, std::uint64_t memory_b
         units = streamed;
         out.rows = embeddings.names;
         const std::uint64_t of_layers = memory_bytes - layout.least_bytes();
-        while (least_weight_memory(table, units, slots) > of_layers && cut_largest(table, units)) {
+        while (least_weight_memory(table, units, {.slots = slots}) > of_layers &&
+               cut_largest(table, units)) {
         }
         if (!layers.empty()) {
             const Weights all = weights::weights_of(table, units);
-            of_units = share_weight_memory(memory_bytes, weights::least_memory(all, slots),
-                                           weights::most_memory(all), layout.least_bytes())
+            of_units = share_weight_memory(
+                           memory_bytes, weights::least_choice(all, {.slots = slots}).used_bytes(),
+                           weights::most_memory(all, {}), layout.least_bytes())
                            .units_bytes;
         }
     }
-    out.plan = plan_weights(table, units, of_units, slots);
+    out.plan = plan_weights(table, units, {.memory_bytes = of_units, .slots = slots});
     out.plan.memory_bytes = memory_bytes;
     out.expert_read_bytes.resize(out.plan.units.size());
     add_token_bytes(out, table, units, layers, embeddings, experts_per_token);

@@ -2,7 +2,7 @@
 // Memory runs out at each allocation of the cache of rows, its simulator and the search for hot
 // rows: the call says so or has done what was asked, and the same call works afterwards.
 #include "allocations/scene.hpp"
-#include "features/gather/row_cache.hpp"
+#include "tier/cache/key_cache.hpp"
 
 #include <penstock/features.hpp>
 #include <penstock/graph.hpp>
@@ -30,14 +30,14 @@ TEST_F(RowsOutOfMemory, RowsAreHinted) {
         return each(
             scene,
             [&](Attempt& attempt) -> std::string {
-                features::RowCache cache(100, RowPolicy::kWindow, 1 << 30);
-                std::uint64_t hint = features::kNoHint;
+                tier::KeyCache cache(100, RowPolicy::kWindow, 1 << 30);
+                std::uint64_t hint = tier::kNoHint;
                 const bool through = attempt([&] { hint = cache.hint(ids); });
-                if (through != (hint != features::kNoHint) ||
+                if (through != (hint != tier::kNoHint) ||
                     cache.stats().hints != (through ? 1U : 0U)) {
                     return "a hint was taken by half";
                 }
-                std::vector<features::RowPlace> places(ids.size());
+                std::vector<tier::KeyPlace> places(ids.size());
                 cache.lookup(ids, places);
                 cache.release(places);
                 return cache.stats().hints_used == (through ? 1U : 0U) ? "" : "the wrong hint";

@@ -40,11 +40,11 @@ TEST_F(WeightsOutOfMemory, WeightsAreStreamed) {
                     found.clear();
                     const std::uint64_t least = least_weight_memory(table, units);
                     static_cast<void>(most_weight_memory(table, units));
-                    const WeightPlan plan = plan_weights(table, units, least);
+                    const WeightPlan plan = plan_weights(table, units, {.memory_bytes = least});
                     WeightStream stream(scene.engine, table, units,
                                         {.memory_bytes = plan.used_bytes()});
                     for (std::size_t unit = 0; unit < units.size(); ++unit) {
-                        const auto bytes = stream.acquire(unit).tensors[0];
+                        const auto bytes = stream.acquire(unit).tensors[0].span();
                         found.insert(found.end(), bytes.begin(), bytes.end());
                         stream.release(unit);
                     }
@@ -121,18 +121,22 @@ TEST_F(WeightsOutOfMemory, WeightsForAGpuArePlanned) {
         save_file(scene.engine, path, saved.state());
         const TensorTable table = inspect(scene.engine, path);
         const std::vector<WeightUnit> units{{"a", {"t0"}}, {"b", {"t1"}}, {"c", {"t2"}}};
+        WeightStreamOptions there{.gpu = 0, .host_memory_bytes = 30'000};
+        there.memory_bytes = least_weight_memory(table, units, there);
+        const std::uint64_t expected = plan_weights(table, units, there).copied_bytes;
         return each(
             scene,
             [&](Attempt& attempt) -> std::string {
-                std::uint64_t moved = 0;
+                std::uint64_t copied = 0;
                 bool is_refused = false;
                 const bool through = attempt([&] {
-                    const std::uint64_t least = least_weight_memory(table, units);
-                    const GpuWeightPlan plan = plan_gpu_weights(table, units, least, 30'000);
-                    moved = plan.copied_bytes + plan.read_bytes;
+                    WeightStreamOptions options{.gpu = 0, .host_memory_bytes = 30'000};
+                    options.memory_bytes = least_weight_memory(table, units, options);
+                    const WeightPlan plan = plan_weights(table, units, options);
+                    options.gpu = 1000;
+                    copied = plan.copied_bytes;
                     try {
-                        GpuWeightStream stream(scene.engine, table, units,
-                                               {.device = 1000, .device_memory_bytes = least});
+                        WeightStream stream(scene.engine, table, units, options);
                     } catch (const Error& error) {
                         is_refused = error.reason() == ErrorCode::kUnsupported ||
                                      error.reason() == ErrorCode::kInvalidArgument;
@@ -141,7 +145,7 @@ TEST_F(WeightsOutOfMemory, WeightsForAGpuArePlanned) {
                         }
                     }
                 });
-                return through && (moved != 27'000 || !is_refused) ? "wrong plan, or taken" : "";
+                return through && (copied != expected || !is_refused) ? "wrong plan, or taken" : "";
             },
             12);
     });
@@ -201,7 +205,8 @@ TEST_F(WeightsOutOfMemory, ExpertsAreStreamed) {
                     for (std::size_t layer = 0; layer < layers.size(); ++layer) {
                         const std::vector<std::size_t> chosen{0, 1};
                         for (const ExpertView& view : stream.acquire(layer, chosen)) {
-                            found.insert(found.end(), view.parts[0].begin(), view.parts[0].end());
+                            found.insert(found.end(), view.parts[0].span().begin(),
+                                         view.parts[0].span().end());
                         }
                         stream.release();
                     }

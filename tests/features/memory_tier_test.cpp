@@ -365,7 +365,7 @@ TEST_P(MemoryTierTest, AGatherIntoMemoryThatIsBeingCopiedLeavesNoWrongRows) {
         const TierGather other(tier, {0, second, out}, reading);
         std::fill(out.rbegin(), out.rend(), std::byte{2});  // as its reads do
         keeps.join();
-        RowCache& cache = *tier->of(0).cache;
+        KeyCache& cache = *tier->of(0).cache;
         for (const std::uint64_t id : first) {
             const auto slot = cache.find(id);
             if (slot && cache.arrival(*slot) == Arrival::kThere) {

@@ -4,6 +4,7 @@
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"
+#include "weights/in_each_memory.hpp"
 
 #include <penstock/state_file.hpp>
 #include <penstock/weights.hpp>
@@ -42,7 +43,7 @@ constexpr std::size_t kExperts = 12;
 constexpr std::uint64_t kUpBytes = 6000;
 constexpr std::uint64_t kDownBytes = 3008;
 
-class ExpertStreamTest : public testing::Test {
+class ExpertStreamTest : public InEachMemory {
 protected:
     // Layers whose experts are parts of one tensor, and one layer of a tensor for each expert.
     ExpertStreamTest() {
@@ -63,18 +64,19 @@ protected:
         }
         save_file(engine_, path_, state, {.shard_bytes = 100'000});
         table_ = inspect(engine_, path_);
-        least_ = least_expert_memory(table_, layers_);
+        least_ = least_expert_memory(table_, layers_, {.gpu = gpu()});
     }
     [[nodiscard]] ExpertStream open(std::size_t slots) {
-        return {engine_, table_, layers_, {.memory_bytes = least_ / 2 * slots}};
+        return {engine_, table_, layers_, {.memory_bytes = least_ / 2 * slots, .gpu = gpu()}};
     }
-    void expect_expert(const ExpertView& view, std::size_t layer, std::size_t number) const {
+    void expect_expert(const ExpertView& view, std::size_t layer, std::size_t number) {
         const std::vector<TensorPart>& parts = layers_[layer].experts[number];
         ASSERT_EQ(view.parts.size(), parts.size());
         for (std::size_t i = 0; i < parts.size(); ++i) {
             const Bytes& whole = data_.at(parts[i].tensor);
+            const Bytes seen = read(view.parts[i]);
             EXPECT_TRUE(std::equal(
-                view.parts[i].begin(), view.parts[i].end(),
+                seen.begin(), seen.end(),
                 whole.begin() + static_cast<std::ptrdiff_t>(parts[i].offset),
                 whole.begin() + static_cast<std::ptrdiff_t>(parts[i].offset + parts[i].bytes)))
                 << parts[i].tensor << " " << number;
@@ -88,7 +90,7 @@ protected:
             for (std::size_t i = 0; i < views.size(); ++i) {
                 expect_expert(views[i], layer, experts[i]);
             }
-            stream.release();
+            stream.release(handle());
             experts = experts.subspan(views.size());
         }
         return waves;
@@ -103,7 +105,7 @@ protected:
     std::uint64_t least_ = 0;
 };
 
-TEST_F(ExpertStreamTest, AnyBudgetAndOrderGiveTheBytesOfTheFiles) {
+TEST_P(ExpertStreamTest, AnyBudgetAndOrderGiveTheBytesOfTheFiles) {
     for (const std::size_t slots : {2, 3, 7, 20, 36, 100}) {
         ExpertStream stream = open(slots);
         std::mt19937_64 random(slots);
@@ -132,11 +134,12 @@ TEST_F(ExpertStreamTest, AnyBudgetAndOrderGiveTheBytesOfTheFiles) {
     }
 }
 
-TEST_F(ExpertStreamTest, TheBudgetFollowsWhatIsSpareBothWays) {
+TEST_P(ExpertStreamTest, TheBudgetFollowsWhatIsSpareBothWays) {
     const std::uint64_t slot = least_ / 2;
     std::int64_t spare = 0;
     ExpertStream stream(engine_, table_, layers_,
                         {.memory_bytes = 20 * slot,
+                         .gpu = gpu(),
                          .spare = [&spare] { return spare; },
                          .spare_interval = std::chrono::nanoseconds(0)});
     const std::vector<std::size_t> few{0, 3, 5, 7};
@@ -163,7 +166,7 @@ TEST_F(ExpertStreamTest, TheBudgetFollowsWhatIsSpareBothWays) {
     EXPECT_EQ(pass(), 5U);
 }
 
-TEST_F(ExpertStreamTest, AWaveIsOneTransferAndTheNextIsReadMeanwhile) {
+TEST_P(ExpertStreamTest, AWaveIsOneTransferAndTheNextIsReadMeanwhile) {
     ExpertStream stream = open(8);
     const std::vector<std::size_t> few{1, 5, 9};
     EXPECT_EQ(use(stream, 0, few), 1U);
@@ -172,14 +175,14 @@ TEST_F(ExpertStreamTest, AWaveIsOneTransferAndTheNextIsReadMeanwhile) {
     std::vector<std::size_t> all(kExperts);
     std::iota(all.begin(), all.end(), std::size_t{0});
     EXPECT_EQ(stream.acquire(1, all).size(), 4U);
-    stream.release();
+    stream.release(handle());
     // Those that come next were asked for already.
     EXPECT_EQ(stream.stats().misses, 3U + 8U);
     EXPECT_EQ(stream.stats().transfers, 3U);
     EXPECT_EQ(use(stream, 1, std::span(all).subspan(4)), 1U);
 }
 
-TEST_F(ExpertStreamTest, AddressesModuloALineAreThoseOfTheTensorInMemory) {
+TEST_P(ExpertStreamTest, AddressesModuloALineAreThoseOfTheTensorInMemory) {
     ExpertStream stream = open(4);
     const std::vector<std::size_t> experts{0, 1, 11};
     const std::vector<ExpertView> views = stream.acquire(0, experts);
@@ -189,13 +192,13 @@ TEST_F(ExpertStreamTest, AddressesModuloALineAreThoseOfTheTensorInMemory) {
             const auto entry =
                 std::find_if(table_.tensors.begin(), table_.tensors.end(),
                              [&](const auto& one) { return one.name == its.tensor; });
-            EXPECT_EQ(reinterpret_cast<std::uintptr_t>(views[i].parts[part].data()) % 64,
+            EXPECT_EQ(reinterpret_cast<std::uintptr_t>(views[i].parts[part].data) % 64,
                       (entry->stretches[0].offset + its.offset) % 64);
         }
     }
 }
 
-TEST_F(ExpertStreamTest, BudgetsMayChange) {
+TEST_P(ExpertStreamTest, BudgetsMayChange) {
     ExpertStream stream = open(36);
     std::vector<std::size_t> all(kExperts);
     std::iota(all.begin(), all.end(), std::size_t{0});
@@ -203,7 +206,7 @@ TEST_F(ExpertStreamTest, BudgetsMayChange) {
         const std::vector<ExpertView> held = stream.acquire(2, all);
         stream.set_memory(least_ / 2 * slots);
         expect_expert(held[0], 2, 0);
-        stream.release();
+        stream.release(handle());
         use(stream, 2, all);
         EXPECT_EQ(stream.stats().slots, slots);
     }
@@ -211,7 +214,7 @@ TEST_F(ExpertStreamTest, BudgetsMayChange) {
     use(stream, 1, all);
 }
 
-TEST_F(ExpertStreamTest, ExpertsStayWhereAnotherBudgetHasRoom) {
+TEST_P(ExpertStreamTest, ExpertsStayWhereAnotherBudgetHasRoom) {
     ExpertStream stream = open(kExperts);
     std::vector<std::size_t> all(kExperts);
     std::iota(all.begin(), all.end(), std::size_t{0});
@@ -226,7 +229,7 @@ TEST_F(ExpertStreamTest, ExpertsStayWhereAnotherBudgetHasRoom) {
     EXPECT_EQ(stream.stats().misses, kExperts + 6);
 }
 
-TEST_F(ExpertStreamTest, WaitingHasATimeLimit) {
+TEST_P(ExpertStreamTest, WaitingHasATimeLimit) {
     ExpertStream stream = open(5);
     for (std::size_t step = 0; step < 30; ++step) {
         const std::vector<std::size_t> experts{step % 7, 7 + step % 5};
@@ -239,11 +242,11 @@ TEST_F(ExpertStreamTest, WaitingHasATimeLimit) {
             }
         }
         expect_expert((*views)[1], step % 3, experts[1]);
-        stream.release();
+        stream.release(handle());
     }
 }
 
-TEST_F(ExpertStreamTest, WrongCallsAreRefused) {
+TEST_P(ExpertStreamTest, WrongCallsAreRefused) {
     EXPECT_THAT(error_of([&] { static_cast<void>(open(1)); }).what(),
                 HasSubstr("two of the largest"));
     std::vector<ExpertLayer> wrong = layers_;
@@ -269,7 +272,7 @@ TEST_F(ExpertStreamTest, WrongCallsAreRefused) {
     EXPECT_EQ(error_of([&] { stream.acquire(0, one); }).reason(), ErrorCode::kClosed);
 }
 
-TEST_F(ExpertStreamTest, AFileThatIsChangedIsReportedInTheNextPass) {
+TEST_P(ExpertStreamTest, AFileThatIsChangedIsReportedInTheNextPass) {
     ExpertStream stream = open(4);
     const std::vector<std::size_t> one{1};
     use(stream, 0, one);
@@ -284,7 +287,7 @@ TEST_F(ExpertStreamTest, AFileThatIsChangedIsReportedInTheNextPass) {
     }
 }
 
-TEST_F(ExpertStreamTest, AReadThatFailsNamesTheExpertAndTheNextOneTriesAgain) {
+TEST_P(ExpertStreamTest, AReadThatFailsNamesTheExpertAndTheNextOneTriesAgain) {
     ExpertStream stream = open(4);
     const std::string path = table_.files.back();  // of the last layer
     const std::string whole = folder_ / "whole";
@@ -306,11 +309,12 @@ TEST_F(ExpertStreamTest, AReadThatFailsNamesTheExpertAndTheNextOneTriesAgain) {
 }
 
 // Each layer chooses the experts of one of six groups, the same in all layers.
-TEST_F(ExpertStreamTest, AHabitOfTheRouterIsReadAheadAndGivesTheBytesOfTheFiles) {
+TEST_P(ExpertStreamTest, AHabitOfTheRouterIsReadAheadAndGivesTheBytesOfTheFiles) {
     std::uint64_t misses[2] = {};
     for (const bool read_likely : {false, true}) {
-        ExpertStream stream(engine_, table_, layers_,
-                            {.memory_bytes = least_ / 2 * 12, .read_likely = read_likely});
+        ExpertStream stream(
+            engine_, table_, layers_,
+            {.memory_bytes = least_ / 2 * 12, .gpu = gpu(), .read_likely = read_likely});
         std::mt19937_64 random(5);
         for (std::size_t token = 0; token < 120; ++token) {
             const std::size_t first = 2 * (random() % 6);
@@ -335,7 +339,7 @@ TEST_F(ExpertStreamTest, AHabitOfTheRouterIsReadAheadAndGivesTheBytesOfTheFiles)
     EXPECT_LT(4 * misses[1], 3 * misses[0]);
 }
 
-TEST_F(ExpertStreamTest, AChildOfAForkIsRefusedAndTheParentGoesOn) {
+TEST_P(ExpertStreamTest, AChildOfAForkIsRefusedAndTheParentGoesOn) {
     ExpertStream stream = open(4);
     const std::vector<std::size_t> one{1};
     use(stream, 0, one);
@@ -350,6 +354,34 @@ TEST_F(ExpertStreamTest, AChildOfAForkIsRefusedAndTheParentGoesOn) {
     EXPECT_EQ(status, 0);
     use(stream, 1, one);
 }
+
+// A stream that is late uses its experts before others come into their slots, and nobody waits.
+TEST_P(ExpertStreamTest, ASlotIsNotUsedAgainBeforeTheStreamHasPassed) {
+    if (!is_on_gpu()) {
+        return;  // whoever uses memory of the host has used it when it is released
+    }
+    ExpertStream stream = open(2);
+    const std::vector<std::size_t> first{0, 1};
+    const std::vector<std::size_t> second{2, 3};
+    const Region seen = Region::pinned(2 * kUpBytes, 0);
+    const std::vector<ExpertView> views = stream.acquire(0, first);
+    gpu_->fake().hold(true);
+    for (std::size_t i = 0; i < 2; ++i) {
+        gpu_->copy_out(views[i].parts[0], seen.data() + i * kUpBytes);
+    }
+    stream.release(handle());
+    EXPECT_FALSE(stream.acquire_for(1, second, 30ms).has_value());
+    gpu_->fake().hold(false);
+    const std::vector<ExpertView> next = stream.acquire(1, second);
+    for (std::size_t i = 0; i < 2; ++i) {
+        expect_expert(next[i], 1, second[i]);
+    }
+    gpu_->synchronize();
+    const Bytes& up = data_.at("layers.0.experts.up");
+    EXPECT_TRUE(std::equal(seen.data(), seen.data() + 2 * kUpBytes, up.begin()));
+}
+
+INSTANTIATE_TEST_SUITE_P(, ExpertStreamTest, testing::Values(Where::kHost, Where::kGpu), name_of);
 
 }  // namespace
 }  // namespace penstock::weights

@@ -6,7 +6,6 @@
 #include "support/text_files.hpp"
 
 #include <penstock/state_file.hpp>
-#include <penstock/weight_plan.hpp>
 #include <penstock/weights.hpp>
 
 #include <fmt/format.h>
@@ -64,7 +63,7 @@ protected:
             for (std::size_t unit = 0; unit < units.size(); ++unit) {
                 const WeightView& view = stream.acquire(unit);
                 const auto& expected = data_.at(units[unit].tensors[0]);
-                EXPECT_TRUE(std::equal(view.tensors[0].begin(), view.tensors[0].end(),
+                EXPECT_TRUE(std::equal(view.tensors[0].span().begin(), view.tensors[0].span().end(),
                                        expected.begin(), expected.end()));
                 stream.release(unit);
             }

@@ -3,7 +3,7 @@
 #include "base/align.hpp"
 #include "support/text_files.hpp"
 
-#include <penstock/weight_plan.hpp>
+#include <penstock/weights.hpp>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

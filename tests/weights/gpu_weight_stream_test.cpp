@@ -86,28 +86,29 @@ protected:
         }
         save_file(engine_, path_, state, {.shard_bytes = 400'000});
         table_ = inspect(engine_, path_);
-        least_ = least_weight_memory(table_, units_);
+        least_ = least_weight_memory(table_, units_, {.gpu = 0});
     }
     void add(const std::string& name, std::uint64_t bytes, WeightUnit& unit) {
         data_[name] = pattern(bytes, data_.size() + 1);
         unit.tensors.push_back(name);
         total_ += bytes;
     }
-    [[nodiscard]] GpuWeightStream open(double on_device, double in_host) {
+    [[nodiscard]] WeightStream open(double on_device, double in_host) {
         const auto share = [this](double of) {
             return static_cast<std::uint64_t>(of * static_cast<double>(total_));
         };
         return {engine_,
                 table_,
                 units_,
-                {.device_memory_bytes = std::max(least_, share(on_device)),
+                {.memory_bytes = std::max(least_, share(on_device)),
+                 .gpu = 0,
                  .host_memory_bytes = share(in_host)}};
     }
     [[nodiscard]] StreamHandle handle() const {
         return {.handle = reinterpret_cast<std::uintptr_t>(stream_)};
     }
     // Copies what a stream sees of the tensors, when it comes to that.
-    std::byte* copy_out(const GpuWeightView& view, std::byte* to) {
+    std::byte* copy_out(const WeightView& view, std::byte* to) {
         const device::Current current(*driver_, context_);
         for (const ConstMemory& one : view.tensors) {
             EXPECT_EQ(one.kind, MemoryKind::kDevice);
@@ -125,7 +126,7 @@ protected:
         }
     }
     // A pass in which this thread waits for files alone; looked at when the stream is done.
-    void expect_pass(GpuWeightStream& stream) {
+    void expect_pass(WeightStream& stream) {
         std::fill(memory_.begin(), memory_.end(), std::byte{0x5a});
         std::byte* to = memory_.data();
         for (std::size_t unit = 0; unit < units_.size(); ++unit) {
@@ -168,9 +169,9 @@ TEST_F(GpuWeights, AnyBudgetsGiveTheStreamTheBytesOfTheFilesHoweverLateItIs) {
             fake_->set_delays(seed++, 300);
             const FakeGpuCounters before = fake_->counters();
             {
-                GpuWeightStream stream = open(on_device, in_host);
-                const GpuWeightPlan& plan = stream.plan();
-                EXPECT_LE(plan.device_bytes(),
+                WeightStream stream = open(on_device, in_host);
+                const WeightPlan& plan = stream.plan();
+                EXPECT_LE(plan.used_bytes(),
                           std::max(least_, static_cast<std::uint64_t>(
                                                on_device * static_cast<double>(total_))));
                 EXPECT_LE(static_cast<double>(plan.host_bytes),
@@ -180,7 +181,7 @@ TEST_F(GpuWeights, AnyBudgetsGiveTheStreamTheBytesOfTheFilesHoweverLateItIs) {
                 for (int pass = 0; pass < 3; ++pass) {
                     expect_pass(stream);
                 }
-                const GpuWeightStreamStats stats = stream.stats();
+                const WeightStreamStats stats = stream.stats();
                 EXPECT_EQ(stats.passes, 3U);
                 EXPECT_EQ(stats.acquired, 3 * units_.size());
                 EXPECT_EQ(stats.on_demand, 0U);
@@ -198,19 +199,9 @@ TEST_F(GpuWeights, AnyBudgetsGiveTheStreamTheBytesOfTheFilesHoweverLateItIs) {
     }
 }
 
-TEST_F(GpuWeights, AFirstPassReadsEachUnitOnceInAnyOrder) {
-    GpuWeightStream stream = open(0, 0);
-    for (std::size_t unit = units_.size(); unit-- > 0;) {
-        stream.acquire(unit, handle());
-        stream.release(unit, handle());
-    }
-    synchronize();
-    EXPECT_LE(stream.stats().bytes_read, stream.plan().read_bytes + 2 * stream.plan().slot_bytes);
-}
-
 TEST_F(GpuWeights, ASlotIsNotUsedAgainBeforeTheStreamHasPassedAndNobodyWaitsForIt) {
     for (const double in_host : {0.0, 1.2}) {
-        GpuWeightStream stream = open(0, in_host);
+        WeightStream stream = open(0, in_host);
         expect_pass(stream);
         // Both slots are with a stream that does not go on.
         std::byte* to = memory_.data();
@@ -241,11 +232,11 @@ TEST_F(GpuWeights, ASlotIsNotUsedAgainBeforeTheStreamHasPassedAndNobodyWaitsForI
 }
 
 TEST_F(GpuWeights, WaitingHasATimeLimitAndAnyOrderIsRight) {
-    GpuWeightStream stream = open(0.4, 0.2);
+    WeightStream stream = open(0.4, 0.2);
     fake_->set_delays(3, 200);
     const std::size_t order[] = {3, 0, 6, 6, 1, 2, 5, 4, 0, 3};
     for (const std::size_t unit : order) {
-        const GpuWeightView* view = nullptr;
+        const WeightView* view = nullptr;
         while (view == nullptr) {
             view = stream.acquire_for(unit, 1ns, handle());
             if (view == nullptr && unit == 5) {  // another one meanwhile
@@ -262,7 +253,7 @@ TEST_F(GpuWeights, WaitingHasATimeLimitAndAnyOrderIsRight) {
         }
         stream.release(unit, handle());
     }
-    GpuWeightStream moved = std::move(stream);
+    WeightStream moved = std::move(stream);
     expect_pass(moved);
     moved.close();
     moved.close();
@@ -270,7 +261,7 @@ TEST_F(GpuWeights, WaitingHasATimeLimitAndAnyOrderIsRight) {
 }
 
 TEST_F(GpuWeights, AFaultOfTheGpuOrTheFilesEndsInAnErrorAndTheNextPassIsRight) {
-    const auto pass = [this](GpuWeightStream& stream) {
+    const auto pass = [this](WeightStream& stream) {
         std::optional<Error> first;
         for (std::size_t unit = 0; unit < units_.size(); ++unit) {
             try {
@@ -291,7 +282,7 @@ TEST_F(GpuWeights, AFaultOfTheGpuOrTheFilesEndsInAnErrorAndTheNextPassIsRight) {
         return first;
     };
     for (const char* const call : {"cuMemcpyHtoDAsync", "cuEventRecord", "cuStreamWaitEvent"}) {
-        GpuWeightStream stream = open(0.3, 0.3);
+        WeightStream stream = open(0.3, 0.3);
         for (std::uint64_t nth = 1; nth < 8; ++nth) {
             synchronize();
             fake_->fail(call, nth, CUDA_ERROR_LAUNCH_FAILED);
@@ -304,7 +295,7 @@ TEST_F(GpuWeights, AFaultOfTheGpuOrTheFilesEndsInAnErrorAndTheNextPassIsRight) {
             expect_pass(stream);
         }
     }
-    GpuWeightStream stream = open(0, 0);
+    WeightStream stream = open(0, 0);
     const std::string path = table_.files.back();
     const std::string whole = folder_ / "whole";
     std::filesystem::copy_file(path, whole);
@@ -321,12 +312,11 @@ TEST_F(GpuWeights, AFaultOfTheGpuOrTheFilesEndsInAnErrorAndTheNextPassIsRight) {
 
 TEST_F(GpuWeights, WhatCannotBeHadIsRefusedWithWordsAndLeavesNothing) {
     EXPECT_THAT(error_of([&] {
-                    GpuWeightStream(engine_, table_, units_, {.device_memory_bytes = least_ - 1});
+                    WeightStream(engine_, table_, units_, {.memory_bytes = least_ - 1, .gpu = 0});
                 }).what(),
                 HasSubstr("too small for these units"));
     EXPECT_EQ(error_of([&] {
-                  GpuWeightStream(engine_, table_, units_,
-                                  {.device = 7, .device_memory_bytes = least_});
+                  WeightStream(engine_, table_, units_, {.memory_bytes = least_, .gpu = 7});
               }).reason(),
               ErrorCode::kInvalidArgument);
     const FakeGpuCounters before = fake_->counters();
@@ -342,7 +332,7 @@ TEST_F(GpuWeights, WhatCannotBeHadIsRefusedWithWordsAndLeavesNothing) {
     fake_->calm();
     EXPECT_EQ(fake_->counters().device_bytes_now, before.device_bytes_now);
     EXPECT_EQ(fake_->counters().streams_now, before.streams_now);
-    GpuWeightStream stream = open(0, 0);
+    WeightStream stream = open(0, 0);
     static_cast<void>(stream.acquire(0));
     static_cast<void>(stream.acquire(1));
     EXPECT_THAT(error_of([&] { stream.acquire(2); }).what(), HasSubstr("all 2 slots are held"));
@@ -361,10 +351,13 @@ TEST_F(GpuWeights, WhatCannotBeHadIsRefusedWithWordsAndLeavesNothing) {
 
 TEST_F(GpuWeights, ThePlanPutsEachTensorInOneTierAndSpreadsThem) {
     for (const double in_host : {0.0, 0.25, 0.6, 1.2}) {
-        const GpuWeightPlan plan =
-            plan_gpu_weights(table_, units_, least_ + total_ / 5,
-                             static_cast<std::uint64_t>(in_host * static_cast<double>(total_)));
-        const WeightPlan device = plan_weights(table_, units_, least_ + total_ / 5);
+        const WeightPlan plan = plan_weights(table_, units_,
+                                             {.memory_bytes = least_ + total_ / 5,
+                                              .gpu = 0,
+                                              .host_memory_bytes = static_cast<std::uint64_t>(
+                                                  in_host * static_cast<double>(total_))});
+        const WeightPlan device =
+            plan_weights(table_, units_, {.memory_bytes = least_ + total_ / 5, .gpu = 0});
         std::uint64_t copied = 0;
         std::uint64_t read = 0;
         for (std::size_t i = 0; i < units_.size(); ++i) {
@@ -375,7 +368,7 @@ TEST_F(GpuWeights, ThePlanPutsEachTensorInOneTierAndSpreadsThem) {
         }
         EXPECT_EQ(plan.copied_bytes, copied);
         EXPECT_EQ(plan.read_bytes, read);
-        EXPECT_EQ(plan.device_bytes(), device.used_bytes());
+        EXPECT_EQ(plan.used_bytes(), device.used_bytes());
         EXPECT_GE(plan.host_bytes, copied);
     }
 }

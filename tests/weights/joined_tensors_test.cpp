@@ -79,14 +79,15 @@ TEST_F(JoinedTensorsTest, AreStreamedAsOneFromWhereTheirPartsAre) {
         WeightStream stream(engine_, table_, units, {.memory_bytes = budget});
         for (int pass = 0; pass < 2; ++pass) {
             const WeightView& a = stream.acquire(0);
-            EXPECT_TRUE(std::ranges::equal(a.tensors[0], bytes_of_parts(parts)));
-            EXPECT_TRUE(std::ranges::equal(a.tensors[1], data_["odd"]));
+            EXPECT_TRUE(std::ranges::equal(a.tensors[0].span(), bytes_of_parts(parts)));
+            EXPECT_TRUE(std::ranges::equal(a.tensors[1].span(), data_["odd"]));
             EXPECT_TRUE(std::ranges::equal(
-                a.tensors[2], bytes_of_parts({{"gate.1", 0, 2400}, {"up.1", 0, 2400}})));
+                a.tensors[2].span(), bytes_of_parts({{"gate.1", 0, 2400}, {"up.1", 0, 2400}})));
             // As a loader that copies the parts together gives it.
-            EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a.tensors[0].data()) % 64, 0U);
+            EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a.tensors[0].data) % 64, 0U);
             stream.release(0);
-            EXPECT_TRUE(std::ranges::equal(stream.acquire(1).tensors[0], bytes_of_parts(middle)));
+            EXPECT_TRUE(
+                std::ranges::equal(stream.acquire(1).tensors[0].span(), bytes_of_parts(middle)));
             stream.release(1);
         }
     }

@@ -6,7 +6,7 @@
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"
 
-#include <penstock/weight_plan.hpp>
+#include <penstock/weights.hpp>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -2,7 +2,7 @@
 // Units by the names of tensors, as models of several families have them.
 #include "weights/model/name_units.hpp"
 
-#include <penstock/weight_plan.hpp>
+#include <penstock/weights.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

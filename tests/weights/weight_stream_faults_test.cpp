@@ -68,8 +68,8 @@ protected:
         const WeightView& view = stream.acquire(unit);
         for (std::size_t i = 0; i < view.tensors.size(); ++i) {
             const std::vector<std::byte>& expected = data_[units_[unit].tensors[i]];
-            ASSERT_TRUE(std::equal(view.tensors[i].begin(), view.tensors[i].end(), expected.begin(),
-                                   expected.end()));
+            ASSERT_TRUE(std::equal(view.tensors[i].span().begin(), view.tensors[i].span().end(),
+                                   expected.begin(), expected.end()));
         }
     }
     // The error that ends a pass, if one does.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Units of a model, streamed: the bytes are those of the files, whatever the budget and the order.
+// Units of a model, streamed: the bytes are those of the files, whatever the memory, the budget and
+// the order.
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"
+#include "weights/in_each_memory.hpp"
 
 #include <penstock/state_file.hpp>
 #include <penstock/tensor.hpp>
@@ -36,7 +38,7 @@ using testing::HasSubstr;
 
 using Bytes = std::vector<std::byte>;
 
-class WeightStreamTest : public testing::Test {
+class WeightStreamTest : public InEachMemory {
 protected:
     // Layers with a few tensors each, an embedding that is a unit's own, in shards.
     void save(std::size_t layers, std::uint64_t rows, const std::string& name) {
@@ -63,35 +65,33 @@ protected:
         unit.tensors.push_back(name);
         total_ += elements * 2;
     }
-    void expect_unit(WeightStream& stream, std::size_t unit) {
-        const WeightView& view = stream.acquire(unit);
+    void expect_view(const WeightView& view, std::size_t unit) {
         ASSERT_EQ(view.tensors.size(), units_[unit].tensors.size());
         for (std::size_t i = 0; i < view.tensors.size(); ++i) {
-            const Bytes& expected = data_[units_[unit].tensors[i]];
-            ASSERT_TRUE(std::equal(view.tensors[i].begin(), view.tensors[i].end(), expected.begin(),
-                                   expected.end()))
+            ASSERT_TRUE(read(view.tensors[i]) == data_[units_[unit].tensors[i]])
                 << units_[unit].tensors[i];
         }
     }
+    void expect_unit(WeightStream& stream, std::size_t unit) {
+        expect_view(stream.acquire(unit, handle()), unit);
+    }
+    void release(WeightStream& stream, std::size_t unit) { stream.release(unit, handle()); }
     void expect_pass(WeightStream& stream) {
         for (std::size_t unit = 0; unit < units_.size(); ++unit) {
             expect_unit(stream, unit);
-            stream.release(unit);
+            release(stream, unit);
         }
+    }
+    // A third of the model has room in pinned memory, where there is such.
+    [[nodiscard]] WeightStreamOptions with(std::uint64_t memory_bytes) const {
+        return {.memory_bytes = memory_bytes,
+                .gpu = gpu(),
+                .host_memory_bytes = GetParam() == Where::kPinned ? total_ / 3 : 0};
     }
     [[nodiscard]] std::uint64_t least() const {
-        std::uint64_t low = 0;
-        for (std::uint64_t high = 2 * total_ + 1'000'000; high - low > 1;) {
-            const std::uint64_t middle = low + (high - low) / 2;
-            try {
-                static_cast<void>(plan_weights(table_, units_, middle));
-                high = middle;
-            } catch (const Error&) {
-                low = middle;
-            }
-        }
-        return low + 1;
+        return least_weight_memory(table_, units_, with(0));
     }
+    [[nodiscard]] std::uint64_t all() const { return most_weight_memory(table_, units_, with(0)); }
 
     support::TempFolder folder_;
     std::shared_ptr<Engine> engine_ = std::make_shared<Engine>();
@@ -101,12 +101,12 @@ protected:
     std::uint64_t total_ = 0;
 };
 
-TEST_F(WeightStreamTest, AnyBudgetGivesTheBytesOfTheFiles) {
+TEST_P(WeightStreamTest, AnyBudgetGivesTheBytesOfTheFiles) {
     save(7, 9000, "model.safetensors.index.json");
     for (const double share : {0.0, 0.3, 0.5, 0.8, 1.2}) {
         const std::uint64_t budget =
             std::max(least(), static_cast<std::uint64_t>(share * static_cast<double>(total_)));
-        WeightStream stream(engine_, table_, units_, {.memory_bytes = budget});
+        WeightStream stream(engine_, table_, units_, with(budget));
         const WeightPlan& plan = stream.plan();
         EXPECT_LE(plan.used_bytes(), budget);
         for (int pass = 0; pass < 3; ++pass) {
@@ -125,21 +125,21 @@ TEST_F(WeightStreamTest, AnyBudgetGivesTheBytesOfTheFiles) {
 }
 
 // A later pass that leaves units out, or has another order, is right, and its order is learned.
-TEST_F(WeightStreamTest, AnyOrderIsRight) {
+TEST_P(WeightStreamTest, AnyOrderIsRight) {
     save(6, 3000, "model.safetensors.index.json");
-    WeightStream stream(engine_, table_, units_, {.memory_bytes = least()});
+    WeightStream stream(engine_, table_, units_, with(least()));
     std::mt19937_64 random(1);
     for (int step = 0; step < 100; ++step) {
         const std::size_t unit = random() % units_.size();
         expect_unit(stream, unit);
-        stream.release(unit);
+        release(stream, unit);
     }
     const std::vector<std::size_t> order{5, 1, 3, 0};
     std::uint64_t demanded = 0;
     for (int pass = 0; pass < 4; ++pass) {
         for (const std::size_t unit : order) {
             expect_unit(stream, unit);
-            stream.release(unit);
+            release(stream, unit);
         }
         if (pass == 1) {
             demanded = stream.stats().on_demand;
@@ -149,14 +149,14 @@ TEST_F(WeightStreamTest, AnyOrderIsRight) {
 }
 
 // A first pass in an order that is not that of the list reads each unit once all the same.
-TEST_F(WeightStreamTest, AFirstPassReadsEachUnitOnce) {
+TEST_P(WeightStreamTest, AFirstPassReadsEachUnitOnce) {
     save(12, 3000, "model.safetensors");
     for (const std::size_t step : {12U, 5U}) {  // backwards, and in leaps
-        WeightStream stream(engine_, table_, units_, {.memory_bytes = least()});
+        WeightStream stream(engine_, table_, units_, with(least()));
         for (std::size_t i = 1; i <= units_.size(); ++i) {
             const std::size_t unit = i * step % units_.size();
             expect_unit(stream, unit);
-            stream.release(unit);
+            release(stream, unit);
         }
         const std::uint64_t needed = stream.stats().needed_bytes;
         EXPECT_EQ(needed, stream.plan().read_bytes);
@@ -164,42 +164,46 @@ TEST_F(WeightStreamTest, AFirstPassReadsEachUnitOnce) {
     }
 }
 
-TEST_F(WeightStreamTest, HeldUnitsStay) {
+TEST_P(WeightStreamTest, HeldUnitsStay) {
     save(5, 3000, "model.safetensors.index.json");
-    WeightStream stream(engine_, table_, units_, {.memory_bytes = 3 * least() / 2, .slots = 3});
+    WeightStreamOptions options = with(3 * least() / 2);
+    options.slots = 3;
+    WeightStream stream(engine_, table_, units_, options);
     ASSERT_EQ(stream.plan().slots, 3U);
-    std::vector<std::size_t> read;
+    std::vector<std::size_t> moved;
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-        if (stream.plan().units[unit].read_bytes != 0) {
-            read.push_back(unit);
+        const WeightPlan::Unit& its = stream.plan().units[unit];
+        if (its.read_bytes + its.copied_bytes != 0) {
+            moved.push_back(unit);
         }
     }
-    ASSERT_GE(read.size(), 4U);
+    ASSERT_GE(moved.size(), 4U);
     for (std::size_t i = 0; i < 3; ++i) {
-        expect_unit(stream, read[i]);
+        expect_unit(stream, moved[i]);
     }
-    EXPECT_THAT(error_of([&] { stream.acquire(read[3]); }).what(), HasSubstr("release a unit"));
-    expect_unit(stream, read[0]);  // a second time
-    stream.release(read[0]);
-    expect_unit(stream, read[1]);
-    stream.release(read[1]);
-    stream.release(read[1]);
-    expect_unit(stream, read[3]);
-    EXPECT_EQ(error_of([&] { stream.release(read[1]); }).reason(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error_of([&] { stream.acquire(moved[3], handle()); }).what(),
+                HasSubstr("release a unit"));
+    expect_unit(stream, moved[0]);  // a second time
+    release(stream, moved[0]);
+    expect_unit(stream, moved[1]);
+    release(stream, moved[1]);
+    release(stream, moved[1]);
+    expect_unit(stream, moved[3]);
+    EXPECT_EQ(error_of([&] { release(stream, moved[1]); }).reason(), ErrorCode::kInvalidArgument);
 }
 
-TEST_F(WeightStreamTest, BudgetsMayChange) {
+TEST_P(WeightStreamTest, BudgetsMayChange) {
     save(6, 9000, "model.safetensors.index.json");
-    WeightStream stream(engine_, table_, units_, {.memory_bytes = 2 * total_});
+    WeightStream stream(engine_, table_, units_, with(2 * total_));
     const std::uint64_t small = least();
     std::mt19937_64 random(2);
     for (int step = 0; step < 20; ++step) {
         const std::uint64_t budget = small + random() % total_;
-        stream.acquire(2);
+        stream.acquire(2, handle());
         stream.set_memory(budget);
         expect_unit(stream, 2);  // as it was
-        stream.release(2);
-        stream.release(2);
+        release(stream, 2);
+        release(stream, 2);
         expect_pass(stream);
         EXPECT_LE(stream.plan().used_bytes(), budget);
         EXPECT_EQ(stream.plan().memory_bytes, budget);
@@ -208,8 +212,66 @@ TEST_F(WeightStreamTest, BudgetsMayChange) {
     expect_pass(stream);
 }
 
+TEST_P(WeightStreamTest, TheBudgetFollowsWhatIsLeftBothWays) {
+    save(6, 9000, "model.safetensors");
+    std::int64_t spare = 0;
+    WeightStreamOptions options = with(all());
+    options.spare = [&] { return spare; };
+    options.spare_interval = std::chrono::nanoseconds(0);
+    WeightStream stream(engine_, table_, units_, options);
+    expect_pass(stream);
+    EXPECT_EQ(stream.plan().memory_bytes, all());
+    EXPECT_EQ(stream.plan().slots, 0U);
+
+    stream.acquire(0, handle());
+    spare = -static_cast<std::int64_t>(all());
+    ASSERT_EQ(stream.acquire(1, handle()).tensors.size(), 4U);  // not while a unit is held
+    EXPECT_EQ(stream.plan().memory_bytes, all());
+    release(stream, 0);
+    release(stream, 1);
+    expect_pass(stream);
+    EXPECT_EQ(stream.plan().memory_bytes, least());
+    EXPECT_GT(stream.plan().slots, 0U);
+
+    spare = static_cast<std::int64_t>(2 * all());
+    expect_pass(stream);
+    expect_pass(stream);
+    EXPECT_EQ(stream.plan().slots, 0U);
+
+    std::mt19937_64 random(5);
+    for (int passes = 0; passes < 30; ++passes) {
+        spare =
+            static_cast<std::int64_t>(random() % total_) - static_cast<std::int64_t>(total_ / 2);
+        expect_pass(stream);
+        EXPECT_GE(stream.plan().memory_bytes, least());
+        EXPECT_LE(stream.plan().used_bytes(), stream.plan().memory_bytes);
+    }
+    stream.set_memory(least());  // from now on it stays
+    spare = static_cast<std::int64_t>(all());
+    expect_pass(stream);
+    expect_pass(stream);
+    EXPECT_EQ(stream.plan().memory_bytes, least());
+}
+
+TEST_P(WeightStreamTest, ReadingWhatStaysReportsProgressAndEndsWhereTheCallerSaysSo) {
+    save(8, 9000, "model.safetensors.index.json");
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> seen;
+    WeightStreamOptions options = with(all());
+    options.progress = [&](std::uint64_t done, std::uint64_t total) {
+        seen.emplace_back(done, total);
+        return true;
+    };
+    WeightStream stream(engine_, table_, units_, options);
+    ASSERT_FALSE(seen.empty());
+    EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+    EXPECT_EQ(seen.back(), std::pair(total_, total_));
+    options.progress = [](std::uint64_t, std::uint64_t) { return false; };
+    EXPECT_EQ(error_of([&] { WeightStream(engine_, table_, units_, options); }).reason(),
+              ErrorCode::kCancelled);
+}
+
 // Tied tensors of a .pt: two names for the same bytes of the file.
-TEST_F(WeightStreamTest, TensorsThatShareBytesOfAFileKeepThemWhenOneGoes) {
+TEST_P(WeightStreamTest, TensorsThatShareBytesOfAFileKeepThemWhenOneGoes) {
     save(6, 9000, "model.safetensors");
     const auto entry = [this](const std::string& name) {
         return std::find_if(table_.tensors.begin(), table_.tensors.end(),
@@ -223,7 +285,7 @@ TEST_F(WeightStreamTest, TensorsThatShareBytesOfAFileKeepThemWhenOneGoes) {
             data_[name] = data_[first];
         }
     }
-    WeightStream stream(engine_, table_, units_, {.memory_bytes = 2 * total_});
+    WeightStream stream(engine_, table_, units_, with(2 * total_));
     const std::uint64_t small = least();
     std::mt19937_64 random(3);
     for (int step = 0; step < 30; ++step) {
@@ -232,30 +294,34 @@ TEST_F(WeightStreamTest, TensorsThatShareBytesOfAFileKeepThemWhenOneGoes) {
     }
 }
 
-TEST_F(WeightStreamTest, ViewsOutliveTheStream) {
+TEST_P(WeightStreamTest, ViewsOutliveTheStream) {
     save(3, 3000, "model.safetensors");
     WeightView kept;
     {
-        WeightStream stream(engine_, table_, units_, {.memory_bytes = 2 * total_});
-        kept = stream.acquire(1);
+        WeightStream stream(engine_, table_, units_, with(2 * total_));
+        kept = stream.acquire(1, handle());
     }
-    EXPECT_NE(kept.tensors[0][0], std::byte{0x7f});  // mapped: reading it is no fault
+    if (!is_on_gpu()) {  // mapped: reading it is no fault
+        EXPECT_NE(kept.tensors[0].data[0], std::byte{0x7f});
+    } else {
+        EXPECT_EQ(read(kept.tensors[0]).size(), kept.tensors[0].bytes);
+    }
 }
 
-TEST_F(WeightStreamTest, WrongCallsAreRefused) {
+TEST_P(WeightStreamTest, WrongCallsAreRefused) {
     save(3, 3000, "model.safetensors");
-    const WeightStreamOptions enough{.memory_bytes = 2 * total_};
+    const WeightStreamOptions enough = with(2 * total_);
     EXPECT_THAT(
         error_of([&] {
             WeightStream(engine_, table_, {{"a", {"layers.0.qq"}}}, enough);
         }).what(),
         testing::AllOf(HasSubstr("'layers.0.qq'"), HasSubstr("did you mean 'layers.0.q'?")));
-    EXPECT_THAT(
-        error_of([&] { WeightStream(engine_, table_, units_, {.memory_bytes = 10}); }).what(),
-        testing::AllOf(HasSubstr("a budget of 10 B"), HasSubstr("'head'")));
-    EXPECT_THAT(
-        error_of([&] { static_cast<void>(plan_weights(table_, units_, total_, 1)); }).what(),
-        HasSubstr("slots=1"));
+    EXPECT_THAT(error_of([&] { WeightStream(engine_, table_, units_, with(10)); }).what(),
+                testing::AllOf(HasSubstr("a budget of 10 B"), HasSubstr("'head'")));
+    WeightStreamOptions one_slot = enough;
+    one_slot.slots = 1;
+    EXPECT_THAT(error_of([&] { static_cast<void>(plan_weights(table_, units_, one_slot)); }).what(),
+                HasSubstr("slots=1"));
     WeightStream stream(engine_, table_, units_, enough);
     EXPECT_THAT(error_of([&] { stream.acquire(4); }).what(), HasSubstr("there are 4"));
     stream.close();
@@ -263,18 +329,16 @@ TEST_F(WeightStreamTest, WrongCallsAreRefused) {
     EXPECT_EQ(error_of([&] { stream.acquire(0); }).reason(), ErrorCode::kClosed);
 }
 
-TEST_F(WeightStreamTest, AFileThatWasCutIsRefusedByName) {
+TEST_P(WeightStreamTest, AFileThatWasCutIsRefusedByName) {
     save(3, 3000, "model.safetensors");
     std::filesystem::resize_file(folder_ / "model.safetensors", 50'000);
-    EXPECT_THAT(error_of([&] {
-                    WeightStream(engine_, table_, units_, {.memory_bytes = 2 * total_});
-                }).what(),
+    EXPECT_THAT(error_of([&] { WeightStream(engine_, table_, units_, with(2 * total_)); }).what(),
                 testing::AllOf(HasSubstr("model.safetensors"), HasSubstr("the file has 50000")));
 }
 
-TEST_F(WeightStreamTest, AFileThatIsChangedIsReportedInTheNextPass) {
+TEST_P(WeightStreamTest, AFileThatIsChangedIsReportedInTheNextPass) {
     save(3, 3000, "model.safetensors");
-    WeightStream stream(engine_, table_, units_, {.memory_bytes = least()});
+    WeightStream stream(engine_, table_, units_, with(least()));
     expect_pass(stream);
     {
         std::fstream file(folder_ / "model.safetensors", std::ios::in | std::ios::out);
@@ -286,9 +350,9 @@ TEST_F(WeightStreamTest, AFileThatIsChangedIsReportedInTheNextPass) {
     }
 }
 
-TEST_F(WeightStreamTest, AChildOfAForkIsRefusedAndTheParentGoesOn) {
+TEST_P(WeightStreamTest, AChildOfAForkIsRefusedAndTheParentGoesOn) {
     save(4, 3000, "model.safetensors");
-    WeightStream stream(engine_, table_, units_, {.memory_bytes = least()});
+    WeightStream stream(engine_, table_, units_, with(least()));
     expect_unit(stream, 0);
     const pid_t child = ::fork();
     if (child == 0) {
@@ -299,17 +363,17 @@ TEST_F(WeightStreamTest, AChildOfAForkIsRefusedAndTheParentGoesOn) {
     int status = -1;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
-    stream.release(0);
+    release(stream, 0);
     expect_pass(stream);
 }
 
 // A transfer of the parent never ends in a child that was forked meanwhile.
-TEST_F(WeightStreamTest, AChildOfAForkClosesWithoutWaiting) {
+TEST_P(WeightStreamTest, AChildOfAForkClosesWithoutWaiting) {
     save(4, 200'000, "model.safetensors");
     for (int round = 0; round < 10; ++round) {
-        WeightStream stream(engine_, table_, units_, {.memory_bytes = least()});
+        WeightStream stream(engine_, table_, units_, with(least()));
         expect_unit(stream, 0);
-        stream.release(0);
+        release(stream, 0);
         const pid_t child = ::fork();
         if (child == 0) {
             ::alarm(30);
@@ -323,22 +387,24 @@ TEST_F(WeightStreamTest, AChildOfAForkClosesWithoutWaiting) {
     }
 }
 
-TEST_F(WeightStreamTest, WaitingHasATimeLimit) {
+TEST_P(WeightStreamTest, WaitingHasATimeLimit) {
     save(4, 3000, "model.safetensors");
-    WeightStream stream(engine_, table_, units_, {.memory_bytes = least()});
+    WeightStream stream(engine_, table_, units_, with(least()));
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
         const WeightView* view = nullptr;
         while (view == nullptr) {
-            view = stream.acquire_for(unit, 1ns);
+            view = stream.acquire_for(unit, 1ns, handle());
             if (view == nullptr && unit == 2) {
                 expect_unit(stream, 3);  // another one meanwhile
-                stream.release(3);
+                release(stream, 3);
             }
         }
-        stream.release(unit);
+        release(stream, unit);
     }
     expect_pass(stream);
 }
+
+INSTANTIATE_TEST_SUITE_P(, WeightStreamTest, each_memory(), name_of);
 
 }  // namespace
 }  // namespace penstock::weights

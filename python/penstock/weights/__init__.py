@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         """A model of transformers with the members that stream() adds. It also has all members of its own class."""
 
         def stream_stats(self) -> StreamStats: ...
-        def set_memory(self, memory: int | str) -> None: ...
+        def set_memory(self, memory: int | str | None = None, *, device_memory: int | str | None = None) -> None: ...
         def unstream(self) -> torch.nn.Module: ...
         def __getattr__(self, name: str) -> Any: ...
 
@@ -57,7 +57,7 @@ class Streamed(Protocol):
     model; `assert isinstance(model, Streamed)` adds these members."""
 
     def stream_stats(self) -> StreamStats: ...
-    def set_memory(self, memory: int | str) -> None: ...
+    def set_memory(self, memory: int | str | None = None, *, device_memory: int | str | None = None) -> None: ...
     def unstream(self) -> torch.nn.Module: ...
 
 
@@ -108,18 +108,18 @@ def stream(
         of modules (the layers), and other modules with parameters. Units that are too large are divided.
     slots: 2 read one unit ahead of the running one. More slots read further ahead, and fewer weights stay in memory.
     progress: reports the read of the weights that stay; as in load(). With True, a line about the passes follows, which
-        says what str(model.stream_stats()) says. Not for a GPU.
-    device, device_memory: "cuda:0", and bytes of its memory for weights. The model computes there, and its input must
-        be there. As much as fits device_memory stays on the GPU. Of the rest, as much as fits `memory` stays in pinned
-        host memory and is copied in each pass. The remainder is read from the files. set_memory() is refused, and
-        experts are read with their layer.
+        says what str(model.stream_stats()) says.
+    device, device_memory: "cuda:0", and bytes of its memory for weights, or "auto": what is free there, less a reserve.
+        The model computes there, and its input must be there. As much as fits device_memory stays on the GPU. Of the
+        rest, as much as fits `memory` stays in pinned host memory and is copied in each pass. The remainder is read
+        from the files.
     strict: a tensor of the files that nothing of the model takes is a KeyError. By default it is a RuntimeWarning,
         unless the class of the model says that it does not want it (`_keys_to_ignore_on_load_unexpected`). A scale,
         zero point or table of a weight that is taken is always an error.
 
     Outside the call of its unit a parameter has no memory: using its values is an error. Inference only. The model has
-    stream_stats(), set_memory(bytes) and unstream(); for a type checker after `isinstance(model, Streamed)`, of
-    penstock.weights. If two threads call it, the passes run one after the other.
+    stream_stats(), set_memory(memory) (with a GPU, set_memory(device_memory=)) and unstream(); for a type checker after
+    `isinstance(model, Streamed)`, of penstock.weights. If two threads call it, the passes run one after the other.
     Raises MemoryError for a budget that is too small, with the minimum; KeyError and ValueError for tensors that are
     missing or have another shape or type (only float16, bfloat16, float32 and float64 are converted), for buffers that
     nobody computes, and for copies that differ, before anything is read; NotImplementedError for quantized files, and

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that are streamed to a GPU: the arguments, and the calls of _core.WeightStream for it.
+"""The memory that units of weights are used in: of the host, or of a GPU. Budgets, the current stream and tensors.
 
-Only check_torch(), current_stream(), tensor() and put() use torch."""
+Only check_torch(), current_stream(), free_memory(), tensor() and put() ask CUDA."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -15,17 +15,44 @@ import penstock
 from penstock import _core, _devices
 from penstock._arguments import size
 
+RESERVE_BYTES = 512 << 20
+
 
 @dataclass(frozen=True)
 class Target:
-    """number: CUDA's number of the GPU. memory: bytes of it for weights."""
+    """number: CUDA's number of the GPU that units are used on; None: they are used on the host. memory: the argument
+    for the budget there. host_bytes: with a GPU, pinned memory of the host."""
 
-    number: int
-    memory: int
+    number: int | None
+    memory: int | str
+    host_bytes: int = 0
+
+    def stream(self) -> int:
+        """The current stream of torch; 0 on the host."""
+        return 0 if self.number is None else current_stream(self.number)
+
+    def put(self, value: torch.Tensor) -> torch.Tensor:
+        """The tensor in this memory."""
+        return value if self.number is None else put(self.number, value)
+
+    def tensor(self, found: Any) -> torch.Tensor:
+        """From what the core says of a tensor."""
+        if self.number is None:
+            made: torch.Tensor = found.torch()
+            return made
+        address, nbytes, dtype, shape, owner = found
+        return tensor(self.number, address, nbytes, getattr(torch, dtype), shape, owner)
+
+    def budget(self, memory: int | str) -> int:
+        """Bytes of an argument for the budget. "auto": what is free, but for a reserve."""
+        if memory != "auto":
+            return size("stream", "memory" if self.number is None else "device_memory", memory)
+        free = _core.available_memory_bytes() if self.number is None else free_memory(self.number)
+        return max(0, free - RESERVE_BYTES)
 
 
-def target_of(device: Any, device_memory: int | str | None) -> Target | None:
-    """The GPU of these arguments; None for the host."""
+def target_of(device: Any, device_memory: int | str | None, memory: int | str) -> Target:
+    """The memory of these arguments of stream()."""
     if isinstance(device, int):
         device = _devices.device_of("stream", "device", device)
     name = "cpu" if device is None else str(device)
@@ -34,15 +61,19 @@ def target_of(device: Any, device_memory: int | str | None) -> Target | None:
             raise ValueError(
                 f"stream: device_memory={device_memory!r} without a GPU: give device='cuda:0' with it, or leave it out"
             )
-        return None
+        return Target(None, memory)
     match = re.fullmatch(r"cuda(?::(\d{1,4}))?", name)
     if match is None:
         raise ValueError(f"stream: device={name!r}: expected 'cpu', 'cuda', or 'cuda:1' for another GPU")
     if device_memory is None:
-        raise ValueError(f"stream: device={name!r} needs device_memory=, the bytes of that GPU for weights: '40GiB'")
-    memory = size("stream", "device_memory", device_memory)
+        raise ValueError(
+            f"stream: device={name!r} needs device_memory=, the bytes of that GPU for weights: '40GiB', or 'auto'"
+        )
+    if device_memory != "auto":
+        device_memory = size("stream", "device_memory", device_memory)
+    host_bytes = Target(None, memory).budget(memory)
     check_torch(name)
-    return Target(int(match[1]) if match[1] else torch.cuda.current_device(), memory)
+    return Target(int(match[1]) if match[1] else torch.cuda.current_device(), device_memory, host_bytes)
 
 
 def check_torch(name: str) -> None:
@@ -56,6 +87,10 @@ def check_torch(name: str) -> None:
 
 def current_stream(number: int) -> int:
     return int(torch.cuda.current_stream(number).cuda_stream)
+
+
+def free_memory(number: int) -> int:
+    return int(torch.cuda.mem_get_info(number)[0])
 
 
 class _Memory:
@@ -80,51 +115,3 @@ def tensor(number: int, address: int, nbytes: int, dtype: torch.dtype, shape: tu
 
 def put(number: int, value: torch.Tensor) -> torch.Tensor:
     return value.to(f"cuda:{number}")
-
-
-@dataclass(frozen=True)
-class _Arrived:
-    arguments: tuple[Any, ...]
-
-    def torch(self) -> Any:
-        return tensor(*self.arguments)
-
-
-class Core:
-    """The calls of _core.WeightStream."""
-
-    def __init__(self, target: Target, paths: list[str], wanted: Any, memory: tuple[int, int], slots: int, more: Any):
-        """memory: for units on the GPU, and of the host. more: (joined tensors, {name: TensorInfo})."""
-        joined, infos = more
-        self._number = target.number
-        self._dtypes = [[getattr(torch, str(infos[name].dtype)) for name in names] for _, names in wanted]
-        self._core = _core.GpuWeightStream(paths, wanted, target.number, *memory, slots, joined)
-
-    def acquire(self, unit: int) -> tuple[int, int]:
-        """Makes the current stream of torch wait for the unit."""
-        return 1, self._core.acquire(unit, current_stream(self._number))
-
-    def tensors(self, unit: int) -> list[_Arrived]:
-        found = zip(self._core.tensors(unit), self._dtypes[unit], strict=True)
-        return [
-            _Arrived((self._number, address, nbytes, dtype, shape, owner))
-            for (address, nbytes, _, shape, owner), dtype in found
-        ]
-
-    def release(self, unit: int) -> None:
-        """Releases the unit: its slot is reused after the current work of torch's stream."""
-        self._core.release(unit, current_stream(self._number))
-
-    def set_memory(self, memory: int, reserve: int | None) -> NoReturn:
-        raise NotImplementedError(
-            "set_memory: the budgets of weights on a GPU do not change; call unstream(), then penstock.stream() again"
-        )
-
-    def plan(self) -> dict[str, Any]:
-        return self._core.plan()
-
-    def stats(self) -> dict[str, Any]:
-        return self._core.stats()
-
-    def close(self) -> None:
-        self._core.close()

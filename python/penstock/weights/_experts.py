@@ -20,6 +20,7 @@ import penstock
 from penstock import _core
 from penstock.weights import _refusals
 from penstock.weights._conversions import Part
+from penstock.weights._device import Target
 from penstock.weights._turns import Turns
 from penstock.weights._units import Place, Unit, put_on, taken_off
 
@@ -99,19 +100,27 @@ class Experts:
     """All layers of experts of a model, in one cache. `infos`: for each layer, the tensors of its places."""
 
     def __init__(
-        self, paths: list[str], layers: list[Layer], infos: list[list[penstock.TensorInfo]], joined: Any, turns: Turns
+        self,
+        paths: list[str],
+        layers: list[Layer],
+        infos: list[list[penstock.TensorInfo]],
+        joined: Any,
+        turns: Turns,
+        target: Target,
     ) -> None:
         self.layers, self._paths, self._joined = layers, paths, joined
         self._wanted = [layer.experts(its) for layer, its in zip(layers, infos, strict=True)]
-        self.least = _core.least_expert_memory(paths, self._wanted, joined) if layers else 0
+        self.least = _core.least_expert_memory(paths, self._wanted, joined, target.number) if layers else 0
         self._bound: dict[int, tuple[tuple[int, int], list[torch.Tensor]]] = {}  # by slot
-        self._turns = turns
+        self._turns, self._target = turns, target
+        self._is_fixed = True
         self._core: _core.ExpertStream | None = None
 
     def start(self, memory: int, reserve: int | None) -> None:
         if not self.layers:
             return
-        self._core = _core.ExpertStream(self._paths, self._wanted, memory, reserve, self._joined, _READ_LIKELY)
+        gpu, self._is_fixed = self._target.number, reserve is None
+        self._core = _core.ExpertStream(self._paths, self._wanted, memory, reserve, self._joined, _READ_LIKELY, gpu)
         for number, layer in enumerate(self.layers):
             put_on(layer.places[0].module, _RUN, self._run_of(number))
 
@@ -139,20 +148,23 @@ class Experts:
         """Releases the held experts, and acquires the first of these, as many as there is room for."""
         core, out = self._core, {}
         assert core is not None
-        core.release()
+        core.release(self._target.stream())
         for place, slot in enumerate(core.acquire(layer, numbers) if numbers else ()):
             what, tensors = self._bound.get(slot, (None, []))
             if what != (layer, numbers[place]):
                 shapes = (away.shape[1:] for away in self.layers[layer].aways)
                 parts = zip(core.parts(place), shapes, strict=True)
                 with torch.inference_mode(False):  # the next pass may be in another mode
-                    tensors = [buffer.torch().view(shape) for buffer, shape in parts]
-                self._bound[slot] = (layer, numbers[place]), tensors
+                    tensors = [self._target.tensor(found).view(shape) for found, shape in parts]
+                # On a GPU a tensor keeps its memory allocated, and acquire() may change the budget.
+                if self._is_fixed or self._target.number is None:
+                    self._bound[slot] = (layer, numbers[place]), tensors
             out[numbers[place]] = tensors
         return out
 
     def set_memory(self, memory: int, reserve: int | None) -> None:
         self._bound.clear()
+        self._is_fixed = reserve is None
         if self._core is not None:
             self._core.set_memory(memory, reserve)
 

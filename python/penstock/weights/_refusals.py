@@ -158,10 +158,11 @@ def streamed(cls: type) -> type:
             self.__class__ = cls
         return self
 
-    def set_memory(self: Any, memory: int | str) -> None:
+    def set_memory(self: Any, memory: int | str | None = None, *, device_memory: int | str | None = None) -> None:
+        """Changes the budget between two units; with a GPU its device_memory."""
         from penstock.weights._stream import set_memory
 
-        set_memory(self, memory)
+        set_memory(self, memory, device_memory)
 
     members: dict[str, Any] = {
         "__module__": cls.__module__,

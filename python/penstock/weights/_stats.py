@@ -31,7 +31,8 @@ class StreamStats:
     expert_likely_hits: those of them that the layer then used; they are hits too. seconds: in passes, without the time
     between two. bytes_per_second: the rate of reading while one unit after the other was waited for; 0 if none was.
     share_of_bound: of the time that reading alone or computing alone takes, whichever is longer, by `seconds`; 1 is the
-    most. None for experts, which are read when the router has chosen them, and for a GPU.
+    most. None for experts, which are read when the router has chosen them. On a GPU, reading waits for its computation,
+    so that the rate and the share are what both together reach.
     """
 
     passes: int

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from penstock import _core
-from penstock._arguments import flag, got, size, whole
+from penstock._arguments import flag, got, whole
 from penstock._progress import Progress, reporter
 from penstock.weights import _device, _diffusers, _experts, _hugging_face, _matching, _outputs, _parts, _refusals
 from penstock.weights._away import Home, WeightNotInMemory
@@ -27,9 +27,9 @@ from penstock.weights._units import Place, Unit, find_units, named, once, parame
 
 _STAYS_BYTES_MAX = 1 << 20  # a module outside the layers up to this size stays in memory,
 _STAYS_SHARE = 1 / 500  # and up to this share of all weights
-_RESERVE_BYTES = 512 << 20
 _EXPERTS_LEAVE_BYTES = 64 << 20
-_PLACE_BYTES = 2 << 12  # pages at both ends of a tensor that no other tensor shares
+# What a tensor takes beyond its bytes: pages at both ends that no other has, or the rest of a block of a GPU.
+_PLACE_BYTES, _GPU_PLACE_BYTES = 2 << 12, 2 << 20
 
 
 def start(
@@ -43,7 +43,7 @@ def start(
     device_memory: int | str | None,
     strict: bool,
 ) -> Any:
-    target = _device.target_of(device, device_memory)
+    target = _device.target_of(device, device_memory, memory)
     is_made = model is None or isinstance(model, type)
     paths = [component(path, always=is_made) for path in paths_of(folder, "stream")]
     if len(paths) == 1:
@@ -64,7 +64,7 @@ def start(
     model.eval()  # as from_pretrained() does: dropout would give other results
     files = Folders(paths)
     files.compare_copies()
-    weights = _Weights(model, files, memory, units, slots, reporter(progress, "stream"), target, strict=strict)
+    weights = _Weights(model, files, target.memory, units, slots, reporter(progress, "stream"), target, strict=strict)
     if progress is True:
         weights.show_in(Live())
     model.__dict__["_penstock_weights"] = weights
@@ -72,13 +72,12 @@ def start(
     return model
 
 
-def set_memory(model: Any, memory: int | str) -> None:
+def set_memory(model: Any, memory: int | str | None, device_memory: int | str | None) -> None:
     """Changes the budget of a model. If its units do not fit, it is divided into smaller ones, and the weights that
     stay are read again."""
     weights: _Weights = model._penstock_weights
+    memory = _changed(weights.target, memory, device_memory)
     with weights.turns.turn():
-        if weights.target is not None:
-            weights.core.set_memory(0, None)  # refuses
         if weights.takes(memory):
             weights.set_memory(memory)
             return
@@ -86,9 +85,9 @@ def set_memory(model: Any, memory: int | str) -> None:
         before, _, slots = weights.asked
         if parameter_names(model) != weights.parameters:  # PEFT has added some
             least = weights.outside + weights.least + weights.experts.least
-            raise _too_small(weights, "set_memory", _budget(memory), least, weights.units)
+            raise _too_small(weights, "set_memory", weights.target.budget(memory), least, weights.units)
         trial = copy.copy(weights)  # a refusal leaves the model as it is
-        _fit(trial, *weights.undivided(), _budget(memory), slots, "set_memory")
+        _fit(trial, *weights.undivided(), weights.target.budget(memory), slots, "set_memory")
         weights.close(load=False)
         try:
             _renew(model, weights, memory)
@@ -104,21 +103,30 @@ def set_memory(model: Any, memory: int | str) -> None:
 def _renew(model: Any, closed: _Weights, memory: int | str) -> None:
     """Streams a model again with another budget."""
     _, names, slots = closed.asked
-    weights = _Weights(model, closed.files, memory, names, slots, None, None, closed.turns)
+    weights = _Weights(model, closed.files, memory, names, slots, None, closed.target, closed.turns)
     weights.show_in(closed.live)
     model.__dict__["_penstock_weights"] = weights
+
+
+def _changed(target: _device.Target, memory: int | str | None, device_memory: int | str | None) -> int | str:
+    """The new budget of the memory that units are used in."""
+    given, other, name = (memory, device_memory, "memory")
+    if target.number is not None:
+        given, other, name = (device_memory, memory, "device_memory")
+    if given is None or other is not None:
+        why = (
+            "weights on a GPU change device_memory= alone; the pinned memory= stays as stream() got it"
+            if target.number is not None
+            else "weights that are used on the host have no device_memory="
+        )
+        raise ValueError(f"set_memory: expected {name}= and nothing else: {why}")
+    return given
 
 
 def _reserve(memory: int | str, experts: bool = False) -> int | None:
     """The reserve of memory that an "auto" budget leaves free; None: the budget is fixed. Experts have a larger one:
     they give memory back first, because layers are used in each pass."""
-    return _RESERVE_BYTES + experts * _EXPERTS_LEAVE_BYTES if memory == "auto" else None
-
-
-def _budget(memory: int | str) -> int:
-    if memory == "auto":
-        return max(0, _core.available_memory_bytes() - _RESERVE_BYTES)
-    return size("stream", "memory", memory)
+    return _device.RESERVE_BYTES + experts * _EXPERTS_LEAVE_BYTES if memory == "auto" else None
 
 
 class _Weights:
@@ -132,16 +140,16 @@ class _Weights:
         names: Any,
         slots: int,
         report: Any,
-        target: _device.Target | None,
+        target: _device.Target,
         turns: Turns | None = None,
         strict: bool | None = None,  # None: what nothing takes was named before
     ) -> None:
-        self.target, self.put = target, functools.partial(_put, target)
+        self.target, self.put = target, target.put
         self.asked = memory, names, slots
         self.before: dict[int, list[Any]] = {}  # of each unit whose module is called: what its places had before
         self.changed = ""  # the reason why what is in memory is not what the files have
         self.live: Live | None = None
-        budget = _budget(memory) if target is None else target.memory
+        budget = target.budget(memory)
         self.turns = turns or Turns(str(files))
         self.files, infos = files, files.infos
         if _hugging_face.is_pretrained(model):
@@ -173,7 +181,7 @@ class _Weights:
         self.ran_experts = _hugging_face.run_experts_in_order(model)
         units, small = _without_small(self, units)
         self.whole = units, stay + small
-        self.experts = Experts(files.paths, [], [], (), self.turns)
+        self.experts = Experts(files.paths, [], [], (), self.turns, target)
         units, stay, rows = _fit(self, *self.undivided(), budget, slots, "stream")
         self.units = units
         self.outside = _outside(self, units, stay)
@@ -181,14 +189,12 @@ class _Weights:
         self.least = _least(self, units, slots)
         of_units, of_experts = self._shares(budget)
         self.layout, self.is_closed, joined = 0, False, self.converted.joined
-        self.is_fixed = memory != "auto" or target is not None
+        self.is_fixed = memory != "auto"
         self.residents: dict[int, list[torch.nn.Parameter]] = {}  # of units that are in memory as a whole
-        self.core: Any
-        if target is None:
-            self.core = _core.WeightStream(files.paths, self.wanted, of_units, slots, _reserve(memory), report, joined)
-        else:
-            budgets, more = (of_units, _budget(memory)), (joined, infos)
-            self.core = _device.Core(target, files.paths, self.wanted, budgets, slots, more)
+        gpu, in_host = target.number, target.host_bytes
+        self.core = _core.WeightStream(
+            files.paths, self.wanted, of_units, slots, _reserve(memory), report, joined, gpu, in_host
+        )
         try:
             self.experts.start(of_experts, _reserve(memory, experts=True))
             self._bind(stay, buffers, rows)
@@ -206,7 +212,7 @@ class _Weights:
             place.put(made[key])
         for (module, name), key in buffers.items():
             module._buffers[name] = self._tensors([key])[key].to(module._buffers[name].dtype)
-        if self.target is not None:
+        if self.target.number is not None:
             for module in self.model().modules():
                 known = {name: one for name, one in module._buffers.items() if one is not None}
                 module._buffers.update({name: self.put(one) for name, one in known.items()})
@@ -286,7 +292,7 @@ class _Weights:
             raise RuntimeError(self.changed)
         if not self.before:  # else another unit may have bound the same parameters
             self._check_assigned(places)
-        bound = self._bound(number, *self.core.acquire(number))
+        bound = self._bound(number, *self.core.acquire(number, self.target.stream()))
         self.before[number] = [place.parameter for place in places]
         for place, parameter in zip(places, bound, strict=True):
             place.put(parameter)
@@ -337,7 +343,7 @@ class _Weights:
 
     def _release(self, number: int) -> None:
         with contextlib.suppress(ValueError):  # it is not held: acquire() failed, or it was released before Ctrl-C
-            self.core.release(number)
+            self.core.release(number, self.target.stream())
 
     def resident(self, number: int) -> list[torch.nn.Parameter] | None:
         """The parameters of a unit that stays in memory as a whole, until the budget changes; None for another one."""
@@ -348,7 +354,7 @@ class _Weights:
 
         def take() -> None:
             nonlocal found
-            bound = self._bound(number, *self.core.acquire(number))
+            bound = self._bound(number, *self.core.acquire(number, self.target.stream()))
             found = bound if is_resident() else None  # also by the budget that acquire() may have changed to
 
         keys = (self.keys[place.full_name] for place in self.units[number].places)
@@ -375,14 +381,15 @@ class _Weights:
         """The parameters of a unit that is in memory. Computed parameters exist as long as they are used."""
         unit = self.units[number]
         names, buffers = self.wanted[number][1], self.core.tensors(number)
-        tensors = {name: buffer.torch() for name, buffer in zip(names, buffers, strict=True)}
+        tensors = {name: self.target.tensor(buffer) for name, buffer in zip(names, buffers, strict=True)}
         keys = [self.keys[place.full_name] for place in unit.places]
         computed = self.converted.made((key for key in keys if key in self.converted.computed), lambda _: tensors)
         bound = [
             _refusals.bound(computed[key] if key in computed else tensors[key], away.requires_grad)
             for key, away in zip(keys, self.aways[number], strict=True)
         ]
-        if not computed:
+        # On a GPU a tensor keeps its memory allocated, and acquire() may change the budget.
+        if not computed and (self.is_fixed or self.target.number is None):
             unit.bound[slot] = bound
         return bound
 
@@ -392,7 +399,7 @@ class _Weights:
         if not self.experts.layers:
             return budget, 0
         places = [place for unit in self.units for place in unit.places]
-        whole = self._bytes(places) + _PLACE_BYTES * len(places)
+        whole = self._bytes(places) + (_PLACE_BYTES if self.target.number is None else _GPU_PLACE_BYTES) * len(places)
         return _core.share_weight_memory(budget, self.least, whole, self.experts.least)
 
     def undivided(self) -> tuple[list[Unit], list[Place]]:
@@ -402,12 +409,14 @@ class _Weights:
 
     def takes(self, memory: int | str) -> bool:
         """Whether the units fit a budget. If not, smaller ones may."""
-        return self.outside + self.least + self.experts.least <= _budget(memory)
+        return self.outside + self.least + self.experts.least <= self.target.budget(memory)
 
     def set_memory(self, memory: int | str) -> None:
         """Changes the budget to one that it takes()."""
-        of_units, of_experts = self._shares(_budget(memory))
+        of_units, of_experts = self._shares(self.target.budget(memory))
         self.residents.clear()
+        for unit in self.units:
+            unit.bound.clear()
         self.is_fixed = memory != "auto"
         self.asked = memory, *self.asked[1:]
         self.core.set_memory(of_units, _reserve(memory))
@@ -418,6 +427,8 @@ class _Weights:
             names = [unit.name for unit in self.units]
             rows_bytes = sum(rows.bytes_read for _, rows in self.rows)
             of_units, plan, of_experts = self.core.stats(), self.core.plan(), self.experts.stats()
+        if self.target.number is not None:
+            plan["device_bytes"] = plan["used_bytes"]
         return stats_of(names, self.files.paths, rows_bytes, of_units, plan, of_experts)
 
     def close(self, load: bool) -> None:
@@ -459,11 +470,6 @@ class _Weights:
         self.metas, self.kept = self.metas + self.kept, []
         for place, meta in self.metas:
             place.put(WeightNotInMemory.made(meta, meta.device, place.full_name, hint))
-
-
-def _put(target: _device.Target | None, tensor: torch.Tensor) -> torch.Tensor:
-    """Moves a tensor of the host to the device of the model."""
-    return tensor if target is None else _device.put(target.number, tensor)
 
 
 # ---- the weights that stay, by the budget
@@ -526,7 +532,8 @@ def _wanted(weights: _Weights, units: list[Unit]) -> list[tuple[str, list[str]]]
 
 
 def _least(weights: _Weights, units: list[Unit], slots: int) -> int:
-    return _core.least_weight_memory(weights.files.paths, _wanted(weights, units), slots, weights.converted.joined)
+    joined, gpu = weights.converted.joined, weights.target.number
+    return _core.least_weight_memory(weights.files.paths, _wanted(weights, units), slots, joined, gpu)
 
 
 def _experts_of(weights: _Weights, units: list[Unit]) -> Experts:
@@ -534,7 +541,7 @@ def _experts_of(weights: _Weights, units: list[Unit]) -> Experts:
     keys = weights.keys
     layers = taken_out(units, lambda place: keys[place.full_name] not in weights.converted.computed)
     infos = [[weights.infos[keys[place.full_name]] for place in layer.places] for layer in layers]
-    return Experts(weights.files.paths, layers, infos, weights.converted.joined, weights.turns)
+    return Experts(weights.files.paths, layers, infos, weights.converted.joined, weights.turns, weights.target)
 
 
 def _outside(weights: _Weights, units: list[Unit], stay: list[Place]) -> int:
@@ -557,8 +564,9 @@ def _too_small(weights: _Weights, verb: str, budget: int, least: int, units: lis
             f"; {len(casts)} tensors are cast {changes} after they are read, which takes memory for those of a unit: "
             "the dtype of the files in config.json, or of the model, saves it"
         )
+    name = "memory" if weights.target.number is None else "device_memory"
     return MemoryError(
-        f"{verb}: memory={budget}: the least that works for this model is {least} bytes{because}; "
+        f"{verb}: {name}={budget}: the least that works for this model is {least} bytes{because}; "
         f"{weights.outside} bytes of small and converted parameters always stay"
     )
 
@@ -569,7 +577,8 @@ def _fit(
     """Units that fit the budget. If not everything stays, embeddings are gathered by row, and tensors are cast on
     arrival. Units that are too large are divided into their parts."""
     casts, converted = weights.converted.casts, weights.converted
-    most = _core.most_weight_memory(weights.files.paths, _wanted(weights, units), weights.converted.joined)
+    joined, gpu = weights.converted.joined, weights.target.number
+    most = _core.most_weight_memory(weights.files.paths, _wanted(weights, units), joined, gpu)
     if _outside(weights, units, stay) + most <= budget:
         for unit in units:
             stay = stay + _apart(unit, lambda place: weights.keys[place.full_name] in casts)
@@ -583,8 +592,7 @@ def _fit(
         and ((key := weights.keys[unit.places[0].full_name]) not in converted or converted.is_cast(key))
     ]
     units = [unit for unit in units if unit not in rows]
-    if weights.target is None:
-        weights.experts = _experts_of(weights, units)
+    weights.experts = _experts_of(weights, units)
     while True:
         outside = _outside(weights, units, stay)
         least = outside + weights.experts.least + _least(weights, units, slots)

@@ -8,7 +8,6 @@
 #include "report/json_output.hpp"
 
 #include <penstock/engine.hpp>
-#include <penstock/weight_plan.hpp>
 #include <penstock/weights.hpp>
 
 #include <fmt/format.h>

@@ -101,6 +101,13 @@ Result<PinnedBlock> PinnedBlock::make(std::int32_t device, std::uint64_t bytes) 
     return made;
 }
 
+// Where the driver does not say that the GPU has done with the pages, they stay.
+PinnedBlock::~PinnedBlock() {
+    if (!pages_.end()) {
+        block_.leave();
+    }
+}
+
 void PinnedBlock::leave() noexcept {
     pages_.leave();
     block_.leave();

@@ -41,25 +41,37 @@ public:
     }
     Owned(const Owned&) = delete;
     Owned& operator=(const Owned&) = delete;
-    ~Owned() {
-        if (handle_ != Handle{} && may_call_driver()) {
-            end_in(*driver_, context_, [&](const Current& current) { end(current); });
-        }
-    }
+    ~Owned() { static_cast<void>(end()); }
 
     [[nodiscard]] Handle get() const { return handle_; }
     [[nodiscard]] bool empty() const { return handle_ == Handle{}; }
     /// That it was made in.
     [[nodiscard]] cuda::CUcontext context() const { return context_; }
-    /// Ends it now, where its context is current already. A call that is refused is tried again,
-    /// for nobody comes back to it.
-    void end(const Current& current) noexcept {
+    /// Ends it now. False where the driver refuses: the GPU is broken, and may still use what this
+    /// was. In a child of a fork, which has no GPU, nothing is to be ended.
+    [[nodiscard]] bool end() noexcept {
+        bool is_ended = handle_ == Handle{} || !may_call_driver();
+        if (!is_ended) {
+            end_in(*driver_, context_, [&](const Current& current) { is_ended = end(current); });
+        }
+        handle_ = Handle{};
+        return is_ended;
+    }
+    /// The same, where its context is current already. A call that is refused is tried again, for
+    /// nobody comes back to it.
+    bool end(const Current& current) noexcept {
+        cuda::CUresult result = cuda::CUDA_SUCCESS;
         if (handle_ != Handle{}) {
             PENSTOCK_ASSERT(current.context() == context_);
-            for (int i = 0; i < kTries && Kind::end(*driver_, handle_) != cuda::CUDA_SUCCESS; ++i) {
+            for (int i = 0; i < kTries; ++i) {
+                result = Kind::end(*driver_, handle_);
+                if (result == cuda::CUDA_SUCCESS) {
+                    break;
+                }
             }
             handle_ = Handle{};
         }
+        return result == cuda::CUDA_SUCCESS;
     }
     /// Gives it up: it stays until the process ends.
     void leave() noexcept { handle_ = Handle{}; }
@@ -160,6 +172,16 @@ private:
 /// device reads and writes.
 class PinnedBlock {
 public:
+    PinnedBlock() = default;
+    PinnedBlock(PinnedBlock&& other) noexcept = default;
+    PinnedBlock& operator=(PinnedBlock&& other) noexcept {
+        std::swap(block_, other.block_);  // what this had ends with `other`
+        std::swap(pages_, other.pages_);
+        return *this;
+    }
+    PinnedBlock(const PinnedBlock&) = delete;
+    PinnedBlock& operator=(const PinnedBlock&) = delete;
+    ~PinnedBlock();
     [[nodiscard]] static base::Result<PinnedBlock> make(std::int32_t device, std::uint64_t bytes);
     [[nodiscard]] std::byte* data() const { return block_.data(); }
     [[nodiscard]] std::uint64_t address() const { return pages_.address(); }
@@ -168,7 +190,7 @@ public:
 
 private:
     memory::Block block_;
-    PinnedPages pages_;  // ends before the memory does
+    PinnedPages pages_;
 };
 
 }  // namespace penstock::device

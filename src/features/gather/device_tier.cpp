@@ -44,7 +44,7 @@ DeviceTier::DeviceTier(const Directory& directory, std::int32_t device, std::uin
         slots.row_bytes = directory.tables[table].row_bytes;
         if (counts[table] != 0) {
             slots.memory = Region::gpu(counts[table] * slots.row_bytes, device);
-            slots.cache = std::make_unique<RowCache>(counts[table], policy);
+            slots.cache = std::make_unique<KeyCache>(counts[table], policy);
         }
     }
     // A kernel that cannot be loaded is an error of the opening.
@@ -169,16 +169,16 @@ void DeviceGather::release(std::vector<DeviceTier::Used>& used) noexcept {
 const DeviceGather::Reads& DeviceGather::add(const FeatureRequest& request) {
     const DeviceTier::Slots& slots = tier_->of(request.table);
     PinnedRows* const pinned = tier_->pinned();
-    RowCache* const on_host =
+    KeyCache* const on_host =
         pinned == nullptr ? nullptr : pinned->tier().of(request.table).cache.get();
     // A copy: the ids may change meanwhile.
     const std::vector<std::uint64_t> wanted(request.ids.begin(), request.ids.end());
     const std::size_t count = wanted.size();
     const std::uint64_t out = address_of(request.out.data);
-    std::vector<RowPlace> places(count);
+    std::vector<KeyPlace> places(count);
     std::vector<std::uint64_t> others;  // not in the GPU's memory, and their rows of `out`
     std::vector<std::uint64_t> other_rows;
-    std::vector<RowPlace> other_places(on_host == nullptr ? 0 : count);
+    std::vector<KeyPlace> other_places(on_host == nullptr ? 0 : count);
     Part& part = parts_.emplace_back();
     part.table = request.table;
     part.out = request.out;
@@ -198,15 +198,15 @@ const DeviceGather::Reads& DeviceGather::add(const FeatureRequest& request) {
         slots.cache->lookup(wanted, places);
     }
     for (std::size_t i = 0; i < count; ++i) {
-        RowPlace& place = places[i];
-        if (place.state == RowState::kHit) {
+        KeyPlace& place = places[i];
+        if (place.state == KeyState::kHit) {
             rows_.push_back({slots.row(place.slot), out + i * slots.row_bytes, slots.row_bytes});
             ++kept_;
             continue;
         }
         others.push_back(wanted[i]);
         other_rows.push_back(i);
-        if (place.state == RowState::kRead && place.slot != kNoSlot) {
+        if (place.state == KeyState::kRead && place.slot != kNoSlot) {
             part.admitted.push_back(place);
             part.admitted_rows.push_back(i);
         } else if (place.slot != kNoSlot) {  // another gather brings it: past the cache
@@ -222,7 +222,7 @@ const DeviceGather::Reads& DeviceGather::add(const FeatureRequest& request) {
         on_host->hold(others, other_places);
     }
     for (std::size_t i = 0; i < others.size(); ++i) {
-        if (on_host != nullptr && other_places[i].state == RowState::kHit) {
+        if (on_host != nullptr && other_places[i].state == KeyState::kHit) {
             rows_.push_back({pinned->row(request.table, other_places[i].slot),
                              out + other_rows[i] * slots.row_bytes, slots.row_bytes});
         } else {

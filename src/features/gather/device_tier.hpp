@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gathers into the memory of a GPU. Each row comes from the nearest place that has it:
 //
-//   kept     a slot in the GPU's memory; the host plans which row has which slot (RowCache)
+//   kept     a slot in the GPU's memory; the host plans which row has which slot (KeyCache)
 //   pinned   the memory of the store on the host, pinned and mapped for GPUs
 //   read     from the files, through slots of the engine, to its place in the caller's memory
 //
 // One kernel brings the first two to the caller's memory, on the stream of the caller. When the
 // reads are over, a second launch on that stream copies what is to be kept from there to its slots.
-// Slots that a kernel reads or writes are pinned in the RowCache until an event says that the
+// Slots that a kernel reads or writes are pinned in the KeyCache until an event says that the
 // kernel is over: no other gather gets them. Nobody waits for that; the next gather looks.
 #pragma once
 
@@ -67,7 +67,7 @@ public:
     ~DeviceTier();
 
     struct Slots {
-        std::unique_ptr<RowCache> cache;  ///< nullptr: no row of the table is kept
+        std::unique_ptr<KeyCache> cache;  ///< nullptr: no row of the table is kept
         Region memory;
         std::uint64_t row_bytes = 0;
 
@@ -87,8 +87,8 @@ private:
     // Places of one cache that a launch uses. Of those that it fills, the rows are there
     // afterwards.
     struct Used {
-        RowCache* cache = nullptr;
-        std::vector<RowPlace> places;
+        KeyCache* cache = nullptr;
+        std::vector<KeyPlace> places;
         bool filled = false;
     };
     struct Flight {
@@ -153,7 +153,7 @@ private:
         std::uint32_t table = 0;
         Memory out;
         Reads reads;
-        std::vector<RowPlace> admitted;
+        std::vector<KeyPlace> admitted;
         std::vector<std::uint64_t> admitted_rows;
         FilledMemory::Place its;
         bool is_filled = false;  ///< `its` is there

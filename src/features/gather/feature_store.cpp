@@ -297,7 +297,7 @@ void FeatureStore::preload(std::uint32_t table, std::span<const std::uint64_t> i
                               opened->described.path, features::kHot.operation);
     }
     struct Place {
-        features::RowCache* cache;
+        tier::KeyCache* cache;
         Memory memory;
     };
     std::vector<Place> places;
@@ -513,11 +513,11 @@ FeatureGather FeatureStore::run(std::span<const FeatureRequest> requests,
 bool FeatureStore::hint(std::uint32_t table, std::span<const std::uint64_t> ids) const {
     features::check_ids(*there().get(features::kHint.operation), table, ids, features::kHint);
     if (const auto* const slots = there().on_gpu(table)) {
-        return slots->cache->hint(ids) != features::kNoHint;
+        return slots->cache->hint(ids) != tier::kNoHint;
     }
     const std::shared_ptr<features::MemoryTier> tier = there().memory();
     return tier != nullptr && tier->of(table).cache != nullptr &&
-           tier->of(table).cache->hint(ids) != features::kNoHint;
+           tier->of(table).cache->hint(ids) != tier::kNoHint;
 }
 
 void FeatureStore::drop_hints() const {

@@ -124,13 +124,13 @@ MemoryTier::MemoryTier(const Directory& directory, std::uint64_t bytes, RowPolic
             continue;
         }
         slots.memory = pool.take(counts[number] * slots.row_bytes);
-        slots.cache = std::make_unique<RowCache>(counts[number], policy);
+        slots.cache = std::make_unique<KeyCache>(counts[number], policy);
         keeps_rows_ = true;
     }
 }
 
-void add_cache_stats(const RowCache& cache, FeatureStats& stats) {
-    const RowCacheStats its = cache.stats();
+void add_cache_stats(const KeyCache& cache, FeatureStats& stats) {
+    const KeyCacheStats its = cache.stats();
     stats.slots += cache.slots();
     stats.admitted += its.admitted;
     stats.passed_by += its.passed_by;
@@ -171,7 +171,7 @@ TierGather::TierGather(std::shared_ptr<MemoryTier> tier, const FeatureRequest& r
     // A copy: the ids may lie in the memory that rows are copied to, or change meanwhile.
     const std::vector<std::uint64_t> wanted(request.ids.begin(), request.ids.end());
     const std::size_t count = wanted.size();
-    std::vector<RowPlace> places(count);
+    std::vector<KeyPlace> places(count);
     for (auto* const list : {&ids_, &destinations_, &admitted_rows_}) {
         list->reserve(count);
     }
@@ -183,13 +183,13 @@ TierGather::TierGather(std::shared_ptr<MemoryTier> tier, const FeatureRequest& r
     slots_.cache->lookup(wanted, places);
     copy_hits(places);
     for (std::size_t i = 0; i < count; ++i) {
-        RowPlace& place = places[i];
-        if (place.state == RowState::kHit) {
+        KeyPlace& place = places[i];
+        if (place.state == KeyState::kHit) {
             continue;
         }
         ids_.push_back(wanted[i]);
         destinations_.push_back(i);
-        if (place.state == RowState::kRead && place.slot != kNoSlot) {
+        if (place.state == KeyState::kRead && place.slot != kNoSlot) {
             admitted_.push_back(place);
             admitted_rows_.push_back(i);
             place.slot = kNoSlot;  // is let go of later than the others
@@ -200,12 +200,12 @@ TierGather::TierGather(std::shared_ptr<MemoryTier> tier, const FeatureRequest& r
 }
 
 // In one pass, while the memory of the next ones is on its way.
-void TierGather::copy_hits(std::span<const RowPlace> places) const noexcept {
+void TierGather::copy_hits(std::span<const KeyPlace> places) const noexcept {
     const std::uint64_t bytes = slots_.row_bytes;
     const bool streamed = places.size() * bytes >= kStreamedBytes;
     std::size_t ahead = 0;
     const auto next_hit = [&]() -> const std::byte* {
-        while (ahead < places.size() && places[ahead].state != RowState::kHit) {
+        while (ahead < places.size() && places[ahead].state != KeyState::kHit) {
             ++ahead;
         }
         return ahead < places.size() ? slots_.row(places[ahead++].slot) : nullptr;
@@ -214,7 +214,7 @@ void TierGather::copy_hits(std::span<const RowPlace> places) const noexcept {
         __builtin_prefetch(next_hit());
     }
     for (std::size_t i = 0; i < places.size(); ++i) {
-        if (places[i].state != RowState::kHit) {
+        if (places[i].state != KeyState::kHit) {
             continue;
         }
         const std::byte* const next = next_hit();

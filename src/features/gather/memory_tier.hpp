@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a store's tables that are in memory, of one process: a RowCache a table, and the memory
+// Rows of a store's tables that are in memory, of one process: a KeyCache a table, and the memory
 // of its slots.
 //
 //   lookup   what is in memory is copied to the caller at once, and its slots are let go of
@@ -13,7 +13,7 @@
 
 #include "features/files/feature_layout.hpp"
 #include "features/gather/filled_memory.hpp"
-#include "features/gather/row_cache.hpp"
+#include "tier/cache/key_cache.hpp"
 
 #include <penstock/features.hpp>
 #include <penstock/memory.hpp>
@@ -29,6 +29,16 @@
 #include <vector>
 
 namespace penstock::features {
+
+using tier::Arrival;
+using tier::KeyCache;
+using tier::KeyCacheStats;
+using tier::KeyPlace;
+using tier::KeyState;
+using tier::kNoHint;
+using tier::kNoSlot;
+using tier::kSlotsMax;
+using tier::slots_for_all;
 
 /// The slots of each table, where all of them share `bytes` in the ratio of their sizes; what a
 /// table does not need, the larger ones have.
@@ -48,7 +58,7 @@ struct MemoryChoice {
                                          std::uint64_t left_bytes);
 
 /// Adds what a cache has counted.
-void add_cache_stats(const RowCache& cache, FeatureStats& stats);
+void add_cache_stats(const KeyCache& cache, FeatureStats& stats);
 
 struct RowRange {
     std::uint64_t begin = 0;
@@ -64,7 +74,7 @@ public:
     ~MemoryTier() = default;
 
     struct Slots {
-        std::unique_ptr<RowCache> cache;  ///< nullptr: no row of the table is kept
+        std::unique_ptr<KeyCache> cache;  ///< nullptr: no row of the table is kept
         Buffer memory;
         std::uint64_t row_bytes = 0;
 
@@ -94,7 +104,7 @@ private:
 /// again.
 class PreloadedRows {
 public:
-    PreloadedRows(RowCache& cache, std::span<const std::uint64_t> ids)
+    PreloadedRows(KeyCache& cache, std::span<const std::uint64_t> ids)
         : cache_(cache), places_(ids.size()) {
         cache_.preload(ids, places_);
     }
@@ -103,14 +113,14 @@ public:
     ~PreloadedRows() { cache_.release(places_); }
 
     [[nodiscard]] bool is_read(std::size_t index) const {
-        return places_[index].state == RowState::kRead && places_[index].slot != kNoSlot;
+        return places_[index].state == KeyState::kRead && places_[index].slot != kNoSlot;
     }
     [[nodiscard]] std::uint32_t slot(std::size_t index) const { return places_[index].slot; }
     void commit() noexcept { cache_.commit(places_); }
 
 private:
-    RowCache& cache_;
-    std::vector<RowPlace> places_;
+    KeyCache& cache_;
+    std::vector<KeyPlace> places_;
 };
 
 /// One table's rows of one gather. Dropped unfinished, it admits nothing.
@@ -133,7 +143,7 @@ public:
     void finish(bool sound) noexcept;
 
 private:
-    void copy_hits(std::span<const RowPlace> places) const noexcept;
+    void copy_hits(std::span<const KeyPlace> places) const noexcept;
 
     const std::shared_ptr<MemoryTier> tier_;
     const std::uint32_t table_;
@@ -142,7 +152,7 @@ private:
     pid_t process_;
     std::vector<std::uint64_t> ids_;
     std::vector<std::uint64_t> destinations_;
-    std::vector<RowPlace> admitted_;
+    std::vector<KeyPlace> admitted_;
     std::vector<std::uint64_t> admitted_rows_;  ///< of `out`
     FilledMemory::Place its_;
     std::uint64_t hits_ = 0;

@@ -2,10 +2,10 @@
 // The caches over a trace.
 #include "base/raise.hpp"
 #include "base/text/near.hpp"
-#include "features/gather/hinted_rows.hpp"
-#include "features/gather/row_cache.hpp"
 #include "features/gather/whole_caches.hpp"
 #include "format/fault.hpp"
+#include "tier/cache/hinted_keys.hpp"
+#include "tier/cache/key_cache.hpp"
 
 #include <penstock/features.hpp>
 
@@ -31,13 +31,13 @@ constexpr std::size_t kOfRowPolicy = 4;  // of these, in the order of RowPolicy
 }
 
 void check_options(const RowSimulationOptions& options) {
-    if (options.slots > features::kSlotsMax) {
+    if (options.slots > tier::kSlotsMax) {
         refuse_simulation(
-            fmt::format("slots: got {}; expected at most {}", options.slots, features::kSlotsMax));
+            fmt::format("slots: got {}; expected at most {}", options.slots, tier::kSlotsMax));
     }
-    if (options.window >= features::HintedRows::kHints) {
+    if (options.window >= tier::HintedKeys::kHints) {
         refuse_simulation(fmt::format("window: got {}; expected 0 to {}", options.window,
-                                      features::HintedRows::kHints - 1));
+                                      tier::HintedKeys::kHints - 1));
     }
 }
 
@@ -152,11 +152,11 @@ RowSimulation simulate_cache(const Numbered& trace, RowPolicy policy,
                              const RowSimulationOptions& options) {
     const std::vector<std::uint64_t> hot = fitting(options);
     // More slots than all of these rows need would be memory for nothing.
-    const std::uint64_t slots = std::min(
-        options.slots, features::slots_for_all(std::uint64_t{trace.ids.size()} + hot.size()));
-    features::RowCache cache(static_cast<std::uint32_t>(slots), policy);
+    const std::uint64_t slots =
+        std::min(options.slots, tier::slots_for_all(std::uint64_t{trace.ids.size()} + hot.size()));
+    tier::KeyCache cache(static_cast<std::uint32_t>(slots), policy);
     RowSimulation out;
-    std::vector<features::RowPlace> places;
+    std::vector<tier::KeyPlace> places;
     places.resize(hot.size());
     cache.preload(hot, places);
     cache.commit(places);
@@ -171,7 +171,7 @@ RowSimulation simulate_cache(const Numbered& trace, RowPolicy policy,
         }
         return ids;
     };
-    std::vector<std::uint64_t> numbers(trace.ends.size(), features::kNoHint);
+    std::vector<std::uint64_t> numbers(trace.ends.size(), tier::kNoHint);
     std::size_t hinted = 0;
     for (std::size_t i = 0; i < trace.ends.size(); ++i) {
         for (; hinted < trace.ends.size() && options.window != 0 && hinted <= i + options.window;
@@ -180,10 +180,9 @@ RowSimulation simulate_cache(const Numbered& trace, RowPolicy policy,
         }
         places.assign(trace.batch(i).size(), {});
         cache.lookup(ids_of(i), places, numbers[i]);
-        const auto read =
-            std::count_if(places.begin(), places.end(), [](const features::RowPlace& place) {
-                return place.state == features::RowState::kRead;
-            });
+        const auto read = std::count_if(
+            places.begin(), places.end(),
+            [](const tier::KeyPlace& place) { return place.state == tier::KeyState::kRead; });
         cache.commit(places);
         cache.release(places);
         if (i >= options.warm_up) {

@@ -2,6 +2,7 @@
 #include "weights/experts/expert_layout.hpp"
 
 #include "base/align.hpp"
+#include "tier/residency.hpp"
 #include "weights/model/table_index.hpp"
 
 #include <fmt/format.h>
@@ -19,19 +20,21 @@ StoredExpert lay_out(const TableIndex& index, const std::string& user,
     StoredExpert out;
     for (const TensorPart& part : parts) {
         const TensorEntry& entry = index.at(user, part);
-        out.parts.push_back({.stretches = part_of(entry.stretches, part.offset, part.bytes),
-                             .bytes = part.bytes,
-                             .residue = (stored_tensor(entry).residue + part.offset) % kLineBytes});
+        out.parts.push_back(
+            {.stretches = part_of(entry.stretches, part.offset, part.bytes),
+             .bytes = part.bytes,
+             .residue = (stored_tensor(entry).residue + part.offset) % tier::kLineBytes});
     }
     std::vector<std::size_t> all(out.parts.size());
     std::iota(all.begin(), all.end(), std::size_t{0});
-    out.places = place_in_slot(out.parts, all);
+    out.places = tier::place_in_slot(out.parts, all);
     return out;
 }
 
 }  // namespace
 
-ExpertLayout lay_out_experts(const TensorTable& table, std::span<const ExpertLayer> layers) {
+ExpertLayout lay_out_experts(const TensorTable& table, std::span<const ExpertLayer> layers,
+                             std::optional<std::int32_t> gpu) {
     const TableIndex index(table);
     ExpertLayout out;
     for (const ExpertLayer& layer : layers) {
@@ -45,7 +48,8 @@ ExpertLayout lay_out_experts(const TensorTable& table, std::span<const ExpertLay
         }
         out.experts += experts.size();
     }
-    out.slot_bytes = base::align_up(out.slot_bytes, base::kPageBytes);
+    out.slot_bytes = tier::memory_of_block(base::align_up(out.slot_bytes, base::kPageBytes),
+                                           gpu ? MemoryKind::kDevice : MemoryKind::kHost);
     return out;
 }
 

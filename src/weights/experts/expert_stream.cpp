@@ -4,7 +4,6 @@
 #include "base/raise.hpp"
 #include "base/text/units.hpp"
 #include "weights/experts/streaming_experts.hpp"
-#include "weights/stream/followed_budget.hpp"
 
 #include <penstock/weights.hpp>
 
@@ -37,8 +36,10 @@ void weights::StreamingExperts::check_usable() const {
     }
     if (process != ::getpid()) {
         refuse(ErrorCode::kUnsupported,
-               "these experts belong to the parent of this process, which reads them into its own "
-               "memory; make another ExpertStream after fork()");
+               gpu ? "these experts belong to the parent of this process, whose GPU a child of "
+                     "fork() cannot use; start the child by spawn"
+                   : "these experts belong to the parent of this process, which reads them into "
+                     "its own memory; make another ExpertStream after fork()");
     }
 }
 
@@ -83,31 +84,16 @@ void weights::StreamingExperts::use(std::uint64_t memory_bytes) {
     stop_all();
     ahead.clear();
     likely.clear();
-    budget = memory_bytes;
-    stats.slots = layout.experts;
+    std::size_t wanted = layout.experts;
     if (layout.slot_bytes != 0) {
-        stats.slots = std::min(stats.slots, memory_bytes / layout.slot_bytes);
+        wanted = std::min<std::uint64_t>(wanted, memory_bytes / layout.slot_bytes);
     }
-    const auto slots = static_cast<std::size_t>(stats.slots);
-    const std::size_t before = cache.slots();
-    cache.resize(slots);  // asserts that nobody holds the slots that go
-    if (slots < before) {
-        memory->drop(slots * layout.slot_bytes, (before - slots) * layout.slot_bytes);
+    if (wanted > slots.size()) {
+        slots.resize(wanted);
     }
-}
-
-// Asks what memory is left. A budget that the caller has just set comes first.
-void weights::StreamingExperts::follow_memory(bool new_pass) {
-    const auto now = std::chrono::steady_clock::now();
-    if (!spare || wanted_memory || now - spare_asked < spare_interval) {
-        return;
-    }
-    spare_asked = now;
-    wanted_memory = followed_budget({.budget = budget,
-                                     .spare = spare(),
-                                     .least = layout.least_bytes(),
-                                     .most = layout.experts * layout.slot_bytes,
-                                     .may_grow = new_pass});
+    cache.resize(wanted);  // asserts that nobody holds the slots that go
+    slots.resize(wanted);
+    stats.slots = wanted;
 }
 
 bool weights::StreamingExperts::acquire(std::size_t layer, std::span<const std::size_t> experts,
@@ -129,10 +115,11 @@ bool weights::StreamingExperts::acquire(std::size_t layer, std::span<const std::
 // Finds or starts the reading of a wave, and holds its slots from here on.
 void weights::StreamingExperts::begin(std::size_t layer, std::span<const std::size_t> experts) {
     release();  // nobody came back for it
-    follow_memory(last_layer == kNone || layer < last_layer);
-    if (wanted_memory) {
-        use(*wanted_memory);
-        wanted_memory.reset();  // after an error the next call tries again
+    const bool new_pass = last_layer == kNone || layer < last_layer;
+    if (const auto next =
+            budget.next(layout.least_bytes(), layout.experts * layout.slot_bytes, new_pass)) {
+        tier::change_budget(budget, *next, layout.least_bytes(),
+                            [this](std::uint64_t bytes) { use(bytes); });
     }
     reap();
     learn(layer, experts);
@@ -268,12 +255,16 @@ bool weights::StreamingExperts::read(const Chosen& missing, Priority priority) {
     for (const auto& [slot, expert] : missing) {
         const StoredExpert& stored = layout.of(expert.layer, expert.number);
         for (std::size_t i = 0; i < stored.parts.size(); ++i) {
-            placed.push_back(
-                {&stored.parts[i], memory->data() + slot * layout.slot_bytes + stored.places[i]});
-            bytes += stored.parts[i].bytes;
+            const std::uint64_t part = stored.parts[i].bytes;
+            placed.push_back({&stored.parts[i], slots.memory(slot, stored.places[i], part).data});
+            bytes += part;
         }
     }
-    std::optional<CopiedRead> transfer = sources.read(*engine, placed, priority);
+    ReadPlace where;
+    if (gpu) {
+        where = {.kind = MemoryKind::kDevice, .device = *gpu, .streams = {lane.handle()}};
+    }
+    std::optional<CopiedRead> transfer = sources.read(*engine, placed, priority, where);
     if (!transfer) {
         return false;
     }
@@ -385,11 +376,10 @@ std::vector<ExpertView> weights::StreamingExperts::views() const {
         const std::size_t slot = *cache.find({last_layer, number});
         const StoredExpert& stored = layout.of(last_layer, number);
         ExpertView& view = out.emplace_back();
-        view.owner = memory;
+        view.owner = slots.owner(slot);
         view.slot = static_cast<std::uint32_t>(slot);
         for (std::size_t i = 0; i < stored.parts.size(); ++i) {
-            view.parts.emplace_back(memory->data() + slot * layout.slot_bytes + stored.places[i],
-                                    stored.parts[i].bytes);
+            view.parts.push_back(slots.memory(slot, stored.places[i], stored.parts[i].bytes));
         }
     }
     return out;
@@ -415,7 +405,8 @@ void weights::StreamingExperts::stop_all() noexcept {
 void weights::StreamingExperts::close() noexcept {
     stop_all();
     sources.close();
-    memory = nullptr;
+    slots = {};
+    lane = {};
     closed = true;
 }
 
@@ -445,9 +436,13 @@ std::optional<std::vector<ExpertView>> ExpertStream::acquire_for(
     return self.views();
 }
 
-void ExpertStream::release() {
+// The order on the GPU comes first: if the GPU refuses it, the experts are held as before.
+void ExpertStream::release(const StreamHandle& stream) {
     auto& self = base::object_of(impl_, "stream");
     self.check_usable();
+    if (self.gpu && self.is_acquired) {
+        self.lane.wait_for(stream);
+    }
     self.release();
 }
 
@@ -455,8 +450,7 @@ void ExpertStream::set_memory(std::uint64_t memory_bytes, SpareMemory spare) {
     auto& self = base::object_of(impl_, "stream");
     self.check_usable();
     self.check_budget(memory_bytes);
-    self.wanted_memory = memory_bytes;
-    self.spare = std::move(spare);
+    self.budget.set(memory_bytes, std::move(spare));
 }
 
 ExpertStreamStats ExpertStream::stats() const {
@@ -472,8 +466,9 @@ void ExpertStream::close() noexcept {
     }
 }
 
-std::uint64_t least_expert_memory(const TensorTable& table, std::span<const ExpertLayer> layers) {
-    return weights::lay_out_experts(table, layers).least_bytes();
+std::uint64_t least_expert_memory(const TensorTable& table, std::span<const ExpertLayer> layers,
+                                  const ExpertStreamOptions& options) {
+    return weights::lay_out_experts(table, layers, options.gpu).least_bytes();
 }
 
 WeightShares share_weight_memory(std::uint64_t memory_bytes, std::uint64_t least_units,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <penstock/weight_plan.hpp>
+#include <penstock/weights.hpp>
 
 #include <algorithm>
 #include <charconv>

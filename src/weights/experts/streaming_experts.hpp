@@ -9,12 +9,13 @@
 // for what it lacks.
 #pragma once
 
+#include "tier/budget.hpp"
+#include "tier/slots.hpp"
 #include "weights/experts/expert_cache.hpp"
 #include "weights/experts/expert_forecast.hpp"
 #include "weights/experts/expert_layout.hpp"
 #include "weights/read/sources.hpp"
 
-#include <penstock/memory.hpp>
 #include <penstock/weights.hpp>
 
 #include <unistd.h>
@@ -48,12 +49,12 @@ public:
                      const FileSystem& files)
         : engine(std::move(its_engine)),
           layers(std::move(its_layers)),
-          layout(lay_out_experts(table, layers)),
+          layout(lay_out_experts(table, layers, options.gpu)),
           sources(*engine, files, table, options.copies),
           cache(0, {}),
-          spare(options.spare),
-          spare_interval(options.spare_interval),
-          memory(std::make_shared<Region>(Region::host(layout.experts * layout.slot_bytes, true))) {
+          budget(options.memory_bytes, options.spare, options.spare_interval),
+          gpu(options.gpu),
+          slots(layout.experts, layout.slot_bytes, gpu) {
         std::vector<std::size_t> experts;
         for (std::size_t i = 0; i < layers.size(); ++i) {
             experts.push_back(layers[i].experts.size());
@@ -69,6 +70,9 @@ public:
         if (options.read_likely) {
             forecast.emplace(experts);
         }
+        if (gpu) {
+            lane = GpuStream(*gpu);
+        }
         stats.slot_bytes = layout.slot_bytes;
         use(options.memory_bytes);
     }
@@ -80,7 +84,6 @@ public:
     void check_budget(std::uint64_t memory_bytes) const;
     void check_call(std::size_t layer, std::span<const std::size_t> experts) const;
     void use(std::uint64_t memory_bytes);
-    void follow_memory(bool new_pass);
     bool acquire(std::size_t layer, std::span<const std::size_t> experts,
                  std::chrono::nanoseconds timeout);
     void begin(std::size_t layer, std::span<const std::size_t> experts);
@@ -110,12 +113,10 @@ public:
     Sources sources;
     ExpertCache cache;
     std::optional<ExpertForecast> forecast;  // where likely experts are read
-    SpareMemory spare;
-    std::chrono::nanoseconds spare_interval;
-    std::chrono::steady_clock::time_point spare_asked = std::chrono::steady_clock::now();
-    std::uint64_t budget = 0;
-    std::shared_ptr<Region> memory;  // addresses for all; it is taken slot by slot, and given back
-    std::optional<std::uint64_t> wanted_memory;
+    tier::Budget budget;
+    std::optional<std::int32_t> gpu;
+    GpuStream lane;  // with a GPU: holds what used the slots that were released
+    tier::Slots slots;
     std::vector<Reading> readings;
     std::vector<std::size_t> asked;  // numbers of the wave, in the order of the call
     Chosen wave;                     // held

@@ -5,7 +5,7 @@
 #include "format/json.hpp"
 #include "weights/model/small_file.hpp"
 
-#include <penstock/weight_plan.hpp>
+#include <penstock/weights.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/model/name_units.hpp"
 
-#include <penstock/weight_plan.hpp>
+#include <penstock/weights.hpp>
 
 #include <algorithm>
 #include <array>

@@ -58,9 +58,10 @@ const TensorEntry& TableIndex::at(std::string_view user, const TensorPart& part)
     return entry;
 }
 
-StoredTensor stored_tensor(const TensorEntry& entry) {
+tier::StoredTensor stored_tensor(const TensorEntry& entry) {
     const auto type = element_type_named(entry.dtype);
-    return stored_tensor(entry.stretches, entry.bytes, type ? std::max(bits_of(*type) / 8, 1U) : 1);
+    return tier::stored_tensor(entry.stretches, entry.bytes,
+                               type ? std::max(bits_of(*type) / 8, 1U) : 1);
 }
 
 std::vector<TensorStretch> part_of(std::span<const TensorStretch> stretches, std::uint64_t offset,

@@ -2,7 +2,7 @@
 // The tensors of a table by name.
 #pragma once
 
-#include "weights/stream/slot_layout.hpp"
+#include "tier/slot_layout.hpp"
 
 #include <penstock/tensor_table.hpp>
 #include <penstock/weights.hpp>
@@ -34,7 +34,7 @@ private:
     std::unordered_map<std::string_view, const TensorEntry*> entries_;
 };
 
-[[nodiscard]] StoredTensor stored_tensor(const TensorEntry& entry);
+[[nodiscard]] tier::StoredTensor stored_tensor(const TensorEntry& entry);
 
 /// The stretches of `bytes` bytes from `offset` on, which the caller knows to be there.
 [[nodiscard]] std::vector<TensorStretch> part_of(std::span<const TensorStretch> stretches,

@@ -2,8 +2,8 @@
 // The tensors that units name, found in a table, and the plan for them.
 #pragma once
 
-#include "weights/stream/residency.hpp"
-#include "weights/stream/slot_layout.hpp"
+#include "tier/residency.hpp"
+#include "tier/slot_layout.hpp"
 
 #include <penstock/tensor_table.hpp>
 #include <penstock/weights.hpp>
@@ -17,28 +17,34 @@ namespace penstock::weights {
 
 /// Each tensor once, however many units have it.
 struct Weights {
-    std::vector<StoredTensor> tensors;
+    std::vector<tier::StoredTensor> tensors;
     std::vector<std::string> names;
-    UnitTensors units;
+    tier::UnitTensors units;
 };
 
 /// Throws Error: kInvalidArgument for a name that is not in the table, kUnsupported for strides.
 [[nodiscard]] Weights weights_of(const TensorTable& table, std::span<const WeightUnit> units);
 
-/// Throws Error: kOutOfMemory for a budget that is too small.
-[[nodiscard]] Residency residency_of(const Weights& weights, std::span<const WeightUnit> units,
-                                     std::uint64_t memory_bytes, std::uint32_t slots);
+/// Which tensors stay where they are used, and which of the others in pinned host memory.
+struct Tiers {
+    tier::Residency used;
+    std::vector<bool> in_host;  ///< of each tensor; none without a GPU
+    std::uint64_t host_bytes = 0;
+};
+
+/// The choice for `options.memory_bytes` and the other budgets. Throws Error: kOutOfMemory for a
+/// budget that is too small.
+[[nodiscard]] Tiers tiers_of(const Weights& weights, std::span<const WeightUnit> units,
+                             const WeightStreamOptions& options);
 
 /// The choice that needs the least memory.
-[[nodiscard]] Residency least_choice(const Weights& weights, std::uint32_t slots);
-
-/// The least budget that is not too small.
-[[nodiscard]] std::uint64_t least_memory(const Weights& weights, std::uint32_t slots);
+[[nodiscard]] tier::Residency least_choice(const Weights& weights,
+                                           const WeightStreamOptions& options);
 
 /// The budget with which all tensors stay.
-[[nodiscard]] std::uint64_t most_memory(const Weights& weights);
+[[nodiscard]] std::uint64_t most_memory(const Weights& weights, const WeightStreamOptions& options);
 
 [[nodiscard]] WeightPlan plan_of(const Weights& weights, std::span<const WeightUnit> units,
-                                 const Residency& chosen, std::uint64_t memory_bytes);
+                                 const Tiers& chosen, std::uint64_t memory_bytes);
 
 }  // namespace penstock::weights

@@ -2,7 +2,7 @@
 #include "base/raise.hpp"
 
 #include <penstock/memory.hpp>
-#include <penstock/weight_plan.hpp>
+#include <penstock/weights.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -5,7 +5,7 @@
 
 #include <penstock/engine.hpp>
 #include <penstock/memory.hpp>
-#include <penstock/weight_plan.hpp>
+#include <penstock/weights.hpp>
 
 #include <algorithm>
 #include <cstddef>

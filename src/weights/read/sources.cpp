@@ -225,6 +225,9 @@ std::optional<CopiedRead> Sources::read(Engine& engine, std::span<const PlacedTe
     }
     for (std::uint32_t folder = 0; folder < requests.size(); ++folder) {
         for (const Extent& extent : requests[folder].extents) {
+            if (!where.is_counted) {
+                break;
+            }
             folders_[folder].bytes_read += extent.memory.bytes;
             folders_[folder].buffered_bytes += direct_[extent.file] ? 0 : extent.memory.bytes;
         }

@@ -3,9 +3,9 @@
 // a read each copy gives.
 #pragma once
 
+#include "tier/slot_layout.hpp"
 #include "weights/read/copied_read.hpp"
 #include "weights/read/copies.hpp"
-#include "weights/stream/slot_layout.hpp"
 
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
@@ -23,6 +23,8 @@
 
 namespace penstock::weights {
 
+using tier::StoredTensor;
+
 /// A tensor and the memory that it is read into.
 struct PlacedTensor {
     const StoredTensor* tensor = nullptr;
@@ -34,6 +36,7 @@ struct ReadPlace {
     MemoryKind kind = MemoryKind::kHost;
     std::int32_t device = 0;
     std::vector<StreamHandle> streams = {};
+    bool is_counted = true;  ///< in folders()
 };
 
 /// A tensor with its name, for messages.

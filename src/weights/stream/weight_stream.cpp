@@ -4,24 +4,24 @@
 //     empty ──start()──> reading ──its transfer is done──> ready ──another unit──> reading
 //                           └──the transfer failed──> empty
 //
-// A slot that is held is ready, and stays so. Residents lie in an image of the files: a tensor's
-// address there is its offset, so it is congruent to it, and what adjoins stays together. No two
-// share memory, because each is given back without a look at the others.
-#include "base/align.hpp"
+// A slot that is held is ready, and stays so. With a GPU, each slot has a stream of our own there,
+// its lane:
+//
+//     release()   the lane waits for the stream that used the slot
+//     start()     a transfer from the files, which begins after the lane; copies on the lane
+//     acquire()   this thread waits for the transfer, the caller's stream for the lane
+//
+// So whatever comes into a slot comes after those that used it, and no thread waits for a GPU.
 #include "base/assert.hpp"
 #include "base/handles.hpp"
-#include "base/planted.hpp"
 #include "base/raise.hpp"
-#include "stream/file_reader.hpp"
+#include "tier/budget.hpp"
+#include "tier/unit_order.hpp"
 #include "weights/model/unit_tensors.hpp"
 #include "weights/read/sources.hpp"
-#include "weights/stream/followed_budget.hpp"
 #include "weights/stream/pass_times.hpp"
-#include "weights/stream/residency.hpp"
-#include "weights/stream/slot_layout.hpp"
-#include "weights/stream/unit_order.hpp"
+#include "weights/stream/weight_tiers.hpp"
 
-#include <penstock/memory.hpp>
 #include <penstock/weights.hpp>
 
 #include <fmt/format.h>
@@ -36,17 +36,17 @@ namespace penstock {
 
 namespace {
 
-using weights::Residency;
-using weights::StoredTensor;
+using tier::SlotUse;
 using weights::Weights;
 
 constexpr std::string_view kOperation = "stream";
 constexpr std::size_t kNone = ~std::size_t{0};
 constexpr auto kForever = std::chrono::nanoseconds::max();
+constexpr std::chrono::seconds kPatience{10};  // a GPU that takes longer is gone
 using Clock = std::chrono::steady_clock;
 
-[[noreturn]] void refuse(ErrorCode code, const std::string& message, std::string_view path = {}) {
-    base::raise(base::error(code, kOperation, message, path));
+[[noreturn]] void refuse(ErrorCode code, const std::string& message) {
+    base::raise(base::error(code, kOperation, message));
 }
 
 }  // namespace
@@ -56,6 +56,7 @@ public:
     struct Slot : SlotUse {
         weights::CopiedRead transfer;  // valid while it is read
         bool is_ahead = false;         // it was asked for before its unit was needed
+        std::optional<GpuStream> lane;
     };
 
     Streaming(std::shared_ptr<Engine> its_engine, const TensorTable& table,
@@ -65,169 +66,94 @@ public:
           units(std::move(its_units)),
           all(weights::weights_of(table, units)),
           sources(*engine, files, table, options.copies),
-          slots_wanted(options.slots),
-          least(weights::least_memory(all, slots_wanted)),
-          spare(options.spare),
-          spare_interval(options.spare_interval),
+          tiers(*engine, sources, all, units, options),
+          budget(options.memory_bytes, options.spare, options.spare_interval),
+          gpu(options.gpu),
           order(units.size()) {
-        const Residency chosen =
-            weights::residency_of(all, units, options.memory_bytes, slots_wanted);
         for (std::size_t i = 0; i < all.tensors.size(); ++i) {
             sources.check_ends(all.tensors[i], all.names[i]);
         }
-        lay_out_image();
         stats.stall.resize(units.size());
         held_units.resize(units.size());
-        use(chosen, options.memory_bytes, options.progress);
+        use(options.memory_bytes, options.progress);
         read_ahead();
     }
     Streaming(const Streaming&) = delete;
     Streaming& operator=(const Streaming&) = delete;
     ~Streaming() { close(); }
 
-    void lay_out_image();
-    void use(Residency chosen, std::uint64_t memory_bytes, const Progress& progress);
-    void read_residents(const std::vector<bool>& known, const Progress& progress);
+    void use(std::uint64_t memory_bytes, const Progress& progress);
     void check_usable(std::size_t unit) const;
     void follow(std::size_t unit);
-    void follow_memory(bool new_pass);
     Slot* slot_of(std::size_t unit);
+    [[nodiscard]] std::uint32_t number(const Slot& slot) const {
+        return static_cast<std::uint32_t>(&slot - slots.data());
+    }
     Slot& free_slot(std::size_t unit);
     bool start(Slot& slot, std::size_t unit, Priority priority);
-    void stop(Slot& slot) noexcept;
+    static void stop(Slot& slot) noexcept;
     void reuse(Slot& slot);
     [[nodiscard]] std::vector<SlotUse> uses() const { return {slots.begin(), slots.end()}; }
     void forget_read_ahead() noexcept;
-    const WeightView* acquire(std::size_t unit, std::chrono::nanoseconds timeout);
+    [[nodiscard]] bool is_idle() const;
+    const WeightView* acquire(std::size_t unit, std::chrono::nanoseconds timeout,
+                              const StreamHandle& stream);
     void begin(std::size_t unit);
-    void release(std::size_t unit);
-    static void unhold(Slot& slot);
+    void release(std::size_t unit, const StreamHandle& stream);
+    static void unhold(SlotUse& slot);
     bool wait(Slot& slot, std::chrono::nanoseconds timeout);
     void read_ahead() noexcept;
     void read_ahead_next();
     const WeightView& view(std::size_t unit, std::uint32_t slot);
-    [[nodiscard]] std::vector<std::size_t> read_of(std::size_t unit) const;
-    [[nodiscard]] std::vector<NamedTensor> named(std::span<const std::size_t> tensors) const;
+    [[nodiscard]] bool lanes_are_idle() noexcept;
     void close() noexcept;
 
     std::shared_ptr<Engine> engine;
     std::vector<WeightUnit> units;
     Weights all;
     weights::Sources sources;
-    std::uint32_t slots_wanted;
-    std::uint64_t least;
-    SpareMemory spare;
-    std::chrono::nanoseconds spare_interval;
-    Clock::time_point spare_asked = Clock::now();
+    weights::WeightTiers tiers;
+    tier::Budget budget;
+    std::optional<std::int32_t> gpu;
     pid_t process = ::getpid();
     bool closed = false;
-    std::vector<std::uint64_t> home;  // of each tensor: its place in the image
-    std::shared_ptr<Region> image;
-    std::shared_ptr<Region> slot_memory;
-    Residency residency;
-    std::uint64_t layout = 0;
-    WeightPlan plan;
-    std::optional<std::uint64_t> wanted_memory;
     std::vector<Slot> slots;
     std::vector<std::vector<std::optional<WeightView>>> views;  // of a unit in a slot, or in none
-    UnitOrder order;
+    tier::UnitOrder order;
     std::vector<std::uint32_t> held_units;
     std::size_t waiting = kNone;  // a unit that is begun, and whose caller has not got it yet
     WeightStreamStats stats;
     weights::PassTimes times;
 };
 
-// The image is addresses only: memory is taken where a tensor stays.
-void weights::Streaming::lay_out_image() {
-    std::vector<std::uint64_t> file_bytes;
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-        file_bytes.push_back(sources.bytes(i));
-    }
-    weights::ImageLayout laid_out = weights::lay_out_image(all.tensors, file_bytes);
-    home = std::move(laid_out.places);
-    image = std::make_shared<Region>(Region::host(laid_out.bytes));
-}
-
-void weights::Streaming::use(Residency chosen, std::uint64_t memory_bytes,
-                             const Progress& progress) {
+void weights::Streaming::use(std::uint64_t memory_bytes, const Progress& progress) {
+    PENSTOCK_ASSERT(is_idle());
     for (Slot& slot : slots) {
         PENSTOCK_ASSERT(slot.held == 0);
         stop(slot);
     }
-    PENSTOCK_ASSERT(std::all_of(held_units.begin(), held_units.end(),
-                                [](std::uint32_t held) { return held == 0; }));
+    if (!lanes_are_idle()) {
+        refuse(ErrorCode::kSystem,
+               fmt::format("GPU {} has not done the copies of weights after {} s, so their memory "
+                           "cannot change; end the work of its streams, then call again",
+                           *gpu, kPatience.count()));
+    }
     slots.clear();
     views.clear();
-    if (slot_memory) {
-        slot_memory->drop(0, slot_memory->size());  // callers may keep its addresses
-    }
-    slot_memory = nullptr;  // before the new one is taken
-    ++layout;
-    std::vector<bool> known = residency.stays;
-    known.resize(all.tensors.size());
-    for (std::size_t i = 0; i < known.size(); ++i) {
-        if (known[i] && !chosen.stays[i]) {
-            image->drop(home[i], all.tensors[i].bytes);
-        }
-        known[i] = known[i] && chosen.stays[i];
-    }
-    residency = {.stays = known};  // what is true should reading fail
-    slot_memory = std::make_shared<Region>(Region::host(chosen.slots * chosen.slot_bytes, true));
-    residency = std::move(chosen);
-    try {
-        read_residents(known, progress);
-    } catch (...) {
-        residency.stays = known;
-        throw;
-    }
-    slots.resize(residency.slots);
-    views.assign(units.size(),
-                 std::vector<std::optional<WeightView>>(std::size_t{residency.slots} + 1));
-    plan = weights::plan_of(all, units, residency, memory_bytes);
-    std::vector<bool> reads;
-    for (const WeightPlan::Unit& unit : plan.units) {
-        reads.push_back(unit.read_bytes != 0);
-    }
-    order.set_reads(std::move(reads));
-}
-
-void weights::Streaming::read_residents(const std::vector<bool>& known, const Progress& progress) {
-    std::vector<std::vector<stream::Wanted>> wanted(sources.size());
-    std::vector<std::size_t> tensors;
-    std::uint64_t total = 0;
-    for (std::size_t i = 0; i < all.tensors.size(); ++i) {
-        if (!residency.stays[i] || known[i]) {
-            continue;
-        }
-        tensors.push_back(i);
-        std::byte* into = image->data() + home[i];
-        for (const TensorStretch& stretch : all.tensors[i].stretches) {
-            if (stretch.bytes != 0) {
-                wanted[stretch.file].push_back(
-                    {.offset = stretch.offset, .into = {into, stretch.bytes}});
-                total += stretch.bytes;
-            }
-            into += stretch.bytes;
+    tiers.use(memory_bytes, progress);
+    const WeightPlan& plan = tiers.plan();
+    slots.resize(plan.slots);
+    for (Slot& slot : slots) {
+        if (gpu) {
+            slot.lane.emplace(*gpu);
         }
     }
-    std::uint64_t before = 0;
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-        if (wanted[i].empty()) {
-            continue;
-        }
-        const auto report = [&](std::uint64_t done, std::uint64_t /*of_file*/) {
-            return !progress || progress(before + done, total);
-        };
-        try {
-            static_cast<void>(
-                stream::read_file(*engine, sources.file(i), wanted[i], {.verify = false}, report));
-        } catch (const Error& error) {
-            throw sources.located(error, "weights that stay in memory", named(tensors), "");
-        }
-        for (const stream::Wanted& one : wanted[i]) {
-            before += one.into.bytes;
-        }
+    views.assign(units.size(), std::vector<std::optional<WeightView>>(std::size_t{plan.slots} + 1));
+    std::vector<bool> moves;
+    for (std::size_t unit = 0; unit < units.size(); ++unit) {
+        moves.push_back(tiers.moved(unit).any());
     }
+    order.set_reads(std::move(moves));
 }
 
 void weights::Streaming::check_usable(std::size_t unit) const {
@@ -236,8 +162,10 @@ void weights::Streaming::check_usable(std::size_t unit) const {
     }
     if (process != ::getpid()) {
         refuse(ErrorCode::kUnsupported,
-               "these weights belong to the parent of this process, which reads them into its "
-               "own memory; make another WeightStream after fork()");
+               gpu ? "these weights belong to the parent of this process, whose GPU a child of "
+                     "fork() cannot use; start the child by spawn"
+                   : "these weights belong to the parent of this process, which reads them into "
+                     "its own memory; make another WeightStream after fork()");
     }
     if (unit >= units.size()) {
         refuse(ErrorCode::kInvalidArgument,
@@ -273,54 +201,31 @@ weights::Streaming::Slot& weights::Streaming::free_slot(std::size_t unit) {
                        units[unit].name, slots.size()));
 }
 
-std::vector<std::size_t> weights::Streaming::read_of(std::size_t unit) const {
-    std::vector<std::size_t> out;
-    for (const std::size_t tensor : all.units[unit]) {
-        if (!residency.stays[tensor]) {
-            out.push_back(tensor);
-        }
-    }
-    std::sort(out.begin(), out.end());
-    out.erase(std::unique(out.begin(), out.end()), out.end());
-    return out;
-}
-
-std::vector<weights::NamedTensor> weights::Streaming::named(
-    std::span<const std::size_t> tensors) const {
-    std::vector<weights::NamedTensor> out;
-    for (const std::size_t tensor : tensors) {
-        out.push_back({&all.tensors[tensor], fmt::format("tensor '{}'", all.names[tensor])});
-    }
-    return out;
-}
-
+// The transfer comes first: one that began after the copies would wait for them. False where the
+// engine has no room, and then nothing is begun: other callers have it all, and the unit is read
+// when it is needed.
 bool weights::Streaming::start(Slot& slot, std::size_t unit, Priority priority) {
-    const std::vector<std::size_t> chosen = read_of(unit);
-    const std::vector<std::uint64_t> places = weights::place_in_slot(all.tensors, chosen);
-    std::byte* const memory =
-        slot_memory->data() +
-        static_cast<std::uint64_t>(&slot - slots.data()) * residency.slot_bytes;
-    std::vector<weights::PlacedTensor> placed;
-    std::uint64_t bytes = 0;
-    for (std::size_t i = 0; i < chosen.size(); ++i) {
-        const StoredTensor& tensor = all.tensors[chosen[i]];
-        PENSTOCK_ASSERT(places[i] + tensor.bytes <= residency.slot_bytes);
-        placed.push_back({&tensor, memory + places[i]});
-        bytes += tensor.bytes;
+    const GpuStream* const lane = slot.lane ? &*slot.lane : nullptr;
+    if (!tiers.read(unit, number(slot), priority, lane, slot.transfer)) {
+        return false;
     }
-    std::optional<weights::CopiedRead> transfer = sources.read(*engine, placed, priority);
-    if (!transfer) {
-        return false;  // other callers have all the room; it is read when it is needed
-    }
-    slot.transfer = std::move(*transfer);
     slot.unit = unit;
     slot.is_used = false;
     slot.is_ahead = priority != Priority::kUrgent;
-    stats.bytes_read += bytes;
+    stats.bytes_read += tiers.moved(unit).read_bytes;
+    if (slot.lane) {
+        try {
+            tiers.copy(unit, number(slot), *slot.lane);
+        } catch (...) {
+            stop(slot);
+            throw;
+        }
+        stats.bytes_copied += tiers.moved(unit).copied_bytes;
+    }
     return true;
 }
 
-// Its memory is free of requests afterwards.
+// No transfer uses its memory afterwards. Copies may, and what comes into it waits for them.
 void weights::Streaming::stop(Slot& slot) noexcept {
     slot.transfer.stop();
     slot.transfer = {};
@@ -358,15 +263,16 @@ bool weights::Streaming::wait(Slot& slot, std::chrono::nanoseconds timeout) {
         }
     } catch (const Error& error) {
         times.lose_track();
-        slot = Slot();
+        slot.held = 0;
+        stop(slot);
         waiting = kNone;
         forget_read_ahead();
         throw sources.located(error, fmt::format("weights of '{}'", units[unit].name),
-                              named(read_of(unit)), "; the next pass tries again");
+                              tiers.named(unit), "; the next pass tries again");
     }
     const auto end = Clock::now();
     stats.stall[unit] += (end - begin).count();
-    times.arrived(plan.units[unit].read_bytes, is_waited, end);
+    times.arrived(tiers.plan().units[unit].read_bytes, is_waited, end);
     slot.transfer = {};
     return true;
 }
@@ -391,33 +297,12 @@ void weights::Streaming::read_ahead_next() {
 
 const WeightView& weights::Streaming::view(std::size_t unit, std::uint32_t slot) {
     std::optional<WeightView>& known =
-        views[unit][slot == WeightStream::kNoSlot ? std::size_t{residency.slots} : slot];
-    if (known) {
-        return *known;
-    }
-    const std::vector<std::size_t> chosen = read_of(unit);
-    const std::vector<std::uint64_t> places = weights::place_in_slot(all.tensors, chosen);
-    WeightView made;
-    made.slot = slot;
-    made.layout = layout;
-    for (const std::size_t tensor : all.units[unit]) {
-        const auto in_slot = std::lower_bound(chosen.begin(), chosen.end(), tensor);
-        const bool is_read = in_slot != chosen.end() && *in_slot == tensor;
-        auto place = static_cast<std::size_t>(in_slot - chosen.begin());
-        if (is_read && place != 0 && base::planted("neighbour_weight") &&
-            all.tensors[chosen[place - 1]].bytes == all.tensors[tensor].bytes) {
-            --place;
-        }
-        const std::byte* const at =
-            is_read ? slot_memory->data() + slot * residency.slot_bytes + places[place]
-                    : image->data() + home[tensor];
-        made.tensors.emplace_back(at, all.tensors[tensor].bytes);
-        made.owners.push_back(is_read ? slot_memory : image);
-    }
-    return known.emplace(std::move(made));
+        views[unit][slot == WeightStream::kNoSlot ? slots.size() : slot];
+    return known ? *known : known.emplace(tiers.view(unit, slot));
 }
 
-const WeightView* weights::Streaming::acquire(std::size_t unit, std::chrono::nanoseconds timeout) {
+const WeightView* weights::Streaming::acquire(std::size_t unit, std::chrono::nanoseconds timeout,
+                                              const StreamHandle& stream) {
     if (waiting != unit) {
         begin(unit);
     }
@@ -425,24 +310,18 @@ const WeightView* weights::Streaming::acquire(std::size_t unit, std::chrono::nan
     if (slot != nullptr && slot->transfer.valid() && !wait(*slot, timeout)) {
         return nullptr;
     }
+    const WeightView& made = view(unit, slot == nullptr ? WeightStream::kNoSlot : number(*slot));
+    if (slot != nullptr && tiers.moved(unit).copied_bytes != 0) {
+        slot->lane->hold_up(stream);
+    }
     waiting = kNone;
     ++held_units[unit];
-    return &view(unit, slot == nullptr ? WeightStream::kNoSlot
-                                       : static_cast<std::uint32_t>(slot - slots.data()));
+    return &made;
 }
 
-// Asks what memory is left. A budget that the caller has just set comes first.
-void weights::Streaming::follow_memory(bool new_pass) {
-    const auto now = Clock::now();
-    if (!spare || wanted_memory || now - spare_asked < spare_interval) {
-        return;
-    }
-    spare_asked = now;
-    wanted_memory = weights::followed_budget({.budget = plan.memory_bytes,
-                                              .spare = spare(),
-                                              .least = least,
-                                              .most = weights::most_memory(all),
-                                              .may_grow = new_pass});
+bool weights::Streaming::is_idle() const {
+    return std::all_of(held_units.begin(), held_units.end(),
+                       [](std::uint32_t held) { return held == 0; });
 }
 
 // Finds or starts the reading of a unit, and holds its slot from here on.
@@ -450,17 +329,14 @@ void weights::Streaming::begin(std::size_t unit) {
     if (waiting != kNone) {  // nobody came back for it
         unhold(*slot_of(std::exchange(waiting, kNone)));
     }
-    if (std::all_of(held_units.begin(), held_units.end(),
-                    [](std::uint32_t held) { return held == 0; })) {
-        follow_memory(order.begins_pass(unit));
-        if (wanted_memory) {
-            use(weights::residency_of(all, units, *wanted_memory, slots_wanted), *wanted_memory,
-                {});
-            wanted_memory.reset();  // after an error the next call tries again
+    if (is_idle()) {
+        if (const auto next = budget.next(tiers.least(), tiers.most(), order.begins_pass(unit))) {
+            tier::change_budget(budget, *next, tiers.least(),
+                                [this](std::uint64_t bytes) { use(bytes, {}); });
         }
     }
     follow(unit);
-    if (plan.units[unit].read_bytes == 0) {
+    if (!tiers.moved(unit).any()) {
         ++stats.ready;
         read_ahead();
         return;
@@ -479,34 +355,47 @@ void weights::Streaming::begin(std::size_t unit) {
     read_ahead();
 }
 
-void weights::Streaming::unhold(Slot& slot) {
+void weights::Streaming::unhold(SlotUse& slot) {
     PENSTOCK_ASSERT(slot.held != 0);
     --slot.held;
 }
 
-void weights::Streaming::release(std::size_t unit) {
+// The order on the GPU comes first: if the GPU refuses it, the unit is held as before.
+void weights::Streaming::release(std::size_t unit, const StreamHandle& stream) {
     if (held_units[unit] == 0) {
         refuse(ErrorCode::kInvalidArgument,
                fmt::format("unit '{}' is not held: release() as often as acquire()",
                            units[unit].name));
     }
-    --held_units[unit];
     if (Slot* const slot = slot_of(unit)) {
+        if (slot->lane) {
+            slot->lane->wait_for(stream);
+        }
         unhold(*slot);
     }
+    --held_units[unit];
     times.released(Clock::now());
     read_ahead();
 }
 
+// Of copies from host memory; without those nothing on a lane uses memory of ours.
+bool weights::Streaming::lanes_are_idle() noexcept {
+    return tiers.plan().copied_bytes == 0 ||
+           std::all_of(slots.begin(), slots.end(), [](Slot& slot) {
+               return !slot.lane || slot.lane->wait_until_idle(kPatience);
+           });
+}
+
+// Pinned memory stays where the GPU does not say that copies of it are over.
 void weights::Streaming::close() noexcept {
     for (Slot& slot : slots) {
         stop(slot);
     }
+    const bool copies_run = !lanes_are_idle();
     slots.clear();
     views.clear();
     sources.close();
-    slot_memory = nullptr;
-    image = nullptr;
+    tiers.close(copies_run);
     closed = true;
 }
 
@@ -521,31 +410,31 @@ WeightStream& WeightStream::operator=(WeightStream&& other) noexcept = default;
 WeightStream::~WeightStream() = default;
 
 const WeightPlan& WeightStream::plan() const {
-    return base::object_of(impl_, "stream").plan;
+    return base::object_of(impl_, "stream").tiers.plan();
 }
 
-const WeightView& WeightStream::acquire(std::size_t unit) {
-    return *acquire_for(unit, kForever);
+const WeightView& WeightStream::acquire(std::size_t unit, const StreamHandle& stream) {
+    return *acquire_for(unit, kForever, stream);
 }
 
-const WeightView* WeightStream::acquire_for(std::size_t unit, std::chrono::nanoseconds timeout) {
+const WeightView* WeightStream::acquire_for(std::size_t unit, std::chrono::nanoseconds timeout,
+                                            const StreamHandle& stream) {
     auto& self = base::object_of(impl_, "stream");
     self.check_usable(unit);
-    return self.acquire(unit, timeout);
+    return self.acquire(unit, timeout, stream);
 }
 
-void WeightStream::release(std::size_t unit) {
+void WeightStream::release(std::size_t unit, const StreamHandle& stream) {
     auto& self = base::object_of(impl_, "stream");
     self.check_usable(unit);
-    self.release(unit);
+    self.release(unit, stream);
 }
 
 void WeightStream::set_memory(std::uint64_t memory_bytes, SpareMemory spare) {
     auto& self = base::object_of(impl_, "stream");
     self.check_usable(0);
-    static_cast<void>(weights::residency_of(self.all, self.units, memory_bytes, self.slots_wanted));
-    self.wanted_memory = memory_bytes;
-    self.spare = std::move(spare);
+    self.tiers.check(memory_bytes);
+    self.budget.set(memory_bytes, std::move(spare));
 }
 
 WeightStreamStats WeightStream::stats() const {

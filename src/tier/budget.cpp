@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "weights/stream/followed_budget.hpp"
+#include "tier/budget.hpp"
 
+#include <penstock/gpu.hpp>
 #include <penstock/memory.hpp>
 #include <penstock/weights.hpp>
 
@@ -8,7 +9,7 @@
 
 namespace penstock {
 
-namespace weights {
+namespace tier {
 
 std::optional<std::uint64_t> followed_budget(const FollowedBudget& now) {
     const std::uint64_t used = std::min(now.budget, now.most);
@@ -27,6 +28,19 @@ std::optional<std::uint64_t> followed_budget(const FollowedBudget& now) {
     return next == used ? std::nullopt : std::optional(next);
 }
 
+std::optional<std::uint64_t> Budget::next(std::uint64_t least, std::uint64_t most, bool may_grow) {
+    const auto now = Clock::now();
+    if (!next_ && spare_ && now - asked_ >= interval_) {
+        asked_ = now;
+        next_ = followed_budget({.budget = bytes_,
+                                 .spare = spare_(),
+                                 .least = least,
+                                 .most = most,
+                                 .may_grow = may_grow});
+    }
+    return next_;
+}
+
 bool PressureWatch::pressed(std::optional<std::chrono::microseconds> stalled,
                             std::chrono::steady_clock::time_point now) noexcept {
     if (stalled_ && now - at_ < kTimeMin) {
@@ -39,16 +53,28 @@ bool PressureWatch::pressed(std::optional<std::chrono::microseconds> stalled,
     return pressed_;
 }
 
-}  // namespace weights
+}  // namespace tier
+
+namespace {
+
+constexpr auto kMost = static_cast<std::uint64_t>(INT64_MAX);
+
+std::int64_t more_than(std::uint64_t bytes, std::uint64_t reserve) {
+    return static_cast<std::int64_t>(std::min(bytes, kMost)) -
+           static_cast<std::int64_t>(std::min(reserve, kMost));
+}
+
+}  // namespace
+
+SpareMemory spare_gpu_memory(std::int32_t gpu, std::uint64_t reserve_bytes) {
+    return [gpu, reserve_bytes] { return more_than(free_gpu_memory(gpu), reserve_bytes); };
+}
 
 SpareMemory spare_memory(std::uint64_t reserve_bytes) {
-    static constexpr auto kMost = static_cast<std::uint64_t>(INT64_MAX);
-    const auto reserve = static_cast<std::int64_t>(std::min(reserve_bytes, kMost));
-    weights::PressureWatch watch;
+    tier::PressureWatch watch;
     static_cast<void>(watch.pressed(memory_stall(), std::chrono::steady_clock::now()));
-    return [reserve, watch]() mutable {
-        const std::int64_t left =
-            static_cast<std::int64_t>(std::min(available_memory_bytes(), kMost)) - reserve;
+    return [reserve_bytes, watch]() mutable {
+        const std::int64_t left = more_than(available_memory_bytes(), reserve_bytes);
         const bool pressed = watch.pressed(memory_stall(), std::chrono::steady_clock::now());
         return pressed ? std::min<std::int64_t>(left, -1) : left;
     };

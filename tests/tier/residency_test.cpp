@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What stays in memory, for models of any shape and budgets of any size.
-#include "weights/stream/residency.hpp"
+#include "tier/residency.hpp"
 
 #include "base/align.hpp"
 
@@ -12,7 +12,7 @@
 #include <random>
 #include <vector>
 
-namespace penstock::weights {
+namespace penstock::tier {
 namespace {
 
 struct Model {
@@ -132,5 +132,28 @@ TEST(Residency, AnyModel) {
     }
 }
 
+// What a driver gives to an allocation is counted, so that a budget of a GPU is kept.
+TEST(Residency, MemoryOfAGpuIsCountedInTheBlocksOfTheDriver) {
+    constexpr auto kGpu = MemoryKind::kDevice;
+    constexpr std::uint64_t kBlock = 2 << 20;
+    EXPECT_EQ(memory_of_resident(0, kGpu), 0U);
+    EXPECT_EQ(memory_of_resident(100, kGpu), 512U);
+    EXPECT_EQ(memory_of_resident(kBlock - 64, kGpu), kBlock);
+    EXPECT_EQ(memory_of_resident(kBlock, kGpu), 2 * kBlock);  // its address keeps its residue
+    EXPECT_EQ(memory_of_resident(kBlock, MemoryKind::kHost), kBlock + 4096);
+    const std::vector<std::uint64_t> bytes(12, 3 * kBlock / 2);
+    const UnitTensors units{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9, 10, 11}};
+    for (std::uint64_t budget = 10 * kBlock; budget < 30 * kBlock; budget += kBlock / 2) {
+        const Residency chosen = choose_residency(bytes, units, budget, 2, kGpu);
+        std::uint64_t kept = 0;
+        for (const bool stays : chosen.stays) {
+            kept += stays ? 2 * kBlock : 0;
+        }
+        EXPECT_EQ(chosen.resident_bytes, kept);
+        EXPECT_EQ(chosen.slot_bytes % kBlock, 0U);
+        EXPECT_LE(chosen.used_bytes(), budget);
+    }
+}
+
 }  // namespace
-}  // namespace penstock::weights
+}  // namespace penstock::tier

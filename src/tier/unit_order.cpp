@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "weights/stream/unit_order.hpp"
+#include "tier/unit_order.hpp"
 
 #include <algorithm>
 #include <utility>
 
-namespace penstock::weights {
+namespace penstock::tier {
 
 UnitOrder::UnitOrder(std::size_t units)
     : seen_(units),
@@ -139,4 +139,4 @@ void UnitOrder::gave_up() {
     needed_ = std::min(2 * needed_, seen_.size());
 }
 
-}  // namespace penstock::weights
+}  // namespace penstock::tier

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-namespace penstock::weights {
+namespace penstock::tier {
 
 /// A cache line, and what torch gives its own tensors.
 inline constexpr std::uint64_t kLineBytes = 64;
@@ -52,4 +52,8 @@ struct ImageLayout {
 [[nodiscard]] ImageLayout lay_out_image(std::span<const StoredTensor> tensors,
                                         std::span<const std::uint64_t> file_bytes);
 
-}  // namespace penstock::weights
+/// Places that are as far into their pages as in the files, where that keeps the residue. No two
+/// tensors have a page in common, so that pages can be pinned for each alone.
+[[nodiscard]] ImageLayout lay_out_apart(std::span<const StoredTensor> tensors);
+
+}  // namespace penstock::tier

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cache of rows: whatever is asked, hinted or fails, a slot that is read keeps its row, and a
 // hit has the right one.
-#include "features/gather/row_cache.hpp"
+#include "tier/cache/key_cache.hpp"
 
 #include <gtest/gtest.h>
 
@@ -17,33 +17,33 @@
 #include <thread>
 #include <vector>
 
-namespace penstock::features {
+namespace penstock::tier {
 namespace {
 
 using Ids = std::vector<std::uint64_t>;
-using Places = std::vector<RowPlace>;
+using Places = std::vector<KeyPlace>;
 
 constexpr std::array kAllPolicies{RowPolicy::kStatic, RowPolicy::kClock, RowPolicy::kS3Fifo,
                                   RowPolicy::kWindow};
 
-Places look_up(RowCache& cache, const Ids& ids, std::uint64_t hint = kNoHint) {
+Places look_up(KeyCache& cache, const Ids& ids, std::uint64_t hint = kNoHint) {
     Places places(ids.size());
     cache.lookup(ids, places, hint);
     return places;
 }
 
-std::uint64_t hint_rows(RowCache& cache, const Ids& ids) {
+std::uint64_t hint_rows(KeyCache& cache, const Ids& ids) {
     return cache.hint(ids);
 }
 
 // A gather that succeeds. How many of its rows were in memory.
-std::size_t gather(RowCache& cache, const Ids& ids, std::uint64_t hint = kNoHint) {
+std::size_t gather(KeyCache& cache, const Ids& ids, std::uint64_t hint = kNoHint) {
     const Places places = look_up(cache, ids, hint);
     cache.commit(places);
     cache.release(places);
     return static_cast<std::size_t>(
         std::count_if(places.begin(), places.end(),
-                      [](const RowPlace& place) { return place.state == RowState::kHit; }));
+                      [](const KeyPlace& place) { return place.state == KeyState::kHit; }));
 }
 
 Ids some_ids(std::mt19937_64& random, std::size_t count, std::uint64_t below) {
@@ -80,14 +80,14 @@ struct Model {
 
     void look_up(const Ids& ids, const Places& places, std::uint32_t count) {
         for (std::size_t i = 0; i < ids.size(); ++i) {
-            const RowPlace& place = places[i];
+            const KeyPlace& place = places[i];
             if (place.slot == kNoSlot) {
-                EXPECT_EQ(place.state, RowState::kRead);
+                EXPECT_EQ(place.state, KeyState::kRead);
                 continue;
             }
             ASSERT_LT(place.slot, count);
             Slot& slot = slots[place.slot];
-            if (place.state == RowState::kRead) {
+            if (place.state == KeyState::kRead) {
                 EXPECT_EQ(slot.pins, 0) << "a slot that is read was given away";
                 slot = {ids[i], 1, false, false};
                 for (const auto& [number, other] : slots) {
@@ -97,7 +97,7 @@ struct Model {
                 }
             } else {
                 EXPECT_EQ(slot.row, ids[i]);
-                EXPECT_EQ(slot.there, place.state == RowState::kHit);
+                EXPECT_EQ(slot.there, place.state == KeyState::kHit);
                 EXPECT_FALSE(slot.failed);
                 ++slot.pins;
             }
@@ -105,17 +105,17 @@ struct Model {
         gathers.push_back({ids, places});
     }
     void commit(const Gather& gather) {
-        for (const RowPlace& place : gather.places) {
-            if (place.slot != kNoSlot && place.state == RowState::kRead) {
+        for (const KeyPlace& place : gather.places) {
+            if (place.slot != kNoSlot && place.state == KeyState::kRead) {
                 slots[place.slot].there = true;
             }
         }
     }
     void release(const Gather& gather) {
-        for (const RowPlace& place : gather.places) {
+        for (const KeyPlace& place : gather.places) {
             if (place.slot != kNoSlot) {
                 Slot& slot = slots[place.slot];
-                slot.failed |= place.state == RowState::kRead && !slot.there;
+                slot.failed |= place.state == KeyState::kRead && !slot.there;
                 --slot.pins;
             }
         }
@@ -129,7 +129,7 @@ TEST_P(RowCacheCalls, AreThoseOfAMap) {
         SCOPED_TRACE(seed);
         std::mt19937_64 random(seed);
         const auto count = static_cast<std::uint32_t>(random() % 200);
-        RowCache cache(count, GetParam());
+        KeyCache cache(count, GetParam());
         Model model;
         for (int step = 0; step < 300 && !HasFailure(); ++step) {
             const Ids ids = some_ids(random, random() % 40, 400);
@@ -140,8 +140,8 @@ TEST_P(RowCacheCalls, AreThoseOfAMap) {
                 case 1: {
                     Places places(ids.size());
                     cache.preload(ids, places);
-                    for (const RowPlace& place : places) {
-                        EXPECT_EQ(place.state, RowState::kRead);
+                    for (const KeyPlace& place : places) {
+                        EXPECT_EQ(place.state, KeyState::kRead);
                     }
                     model.look_up(ids, places, count);
                     break;
@@ -165,7 +165,7 @@ TEST_P(RowCacheCalls, AreThoseOfAMap) {
                     }
             }
             for (const Model::Gather& gather : model.gathers) {
-                for (const RowPlace& place : gather.places) {
+                for (const KeyPlace& place : gather.places) {
                     if (place.slot != kNoSlot) {
                         const Model::Slot& slot = model.slots[place.slot];
                         EXPECT_EQ(cache.arrival(place.slot), slot.there    ? Arrival::kThere
@@ -181,7 +181,7 @@ TEST_P(RowCacheCalls, AreThoseOfAMap) {
 // Slots are memory that is read and written without a lock, as gathers do: a sanitizer sees it.
 TEST_P(RowCacheCalls, ByManyThreadsGiveEachItsRows) {
     constexpr std::uint32_t kSlots = 96;
-    RowCache cache(kSlots, GetParam());
+    KeyCache cache(kSlots, GetParam());
     std::vector<std::uint64_t> memory(kSlots);
     std::atomic<std::uint64_t> wrong{0};
     const auto work = [&](std::uint64_t seed) {
@@ -194,7 +194,7 @@ TEST_P(RowCacheCalls, ByManyThreadsGiveEachItsRows) {
             const Places places = look_up(cache, ids);
             const bool fails = random() % 10 == 0;
             for (std::size_t i = 0; i < ids.size() && !fails; ++i) {
-                if (places[i].state == RowState::kRead && places[i].slot != kNoSlot) {
+                if (places[i].state == KeyState::kRead && places[i].slot != kNoSlot) {
                     memory[places[i].slot] = ids[i];
                 }
             }
@@ -203,8 +203,8 @@ TEST_P(RowCacheCalls, ByManyThreadsGiveEachItsRows) {
             }
             for (std::size_t i = 0; i < ids.size(); ++i) {
                 const bool is_there =
-                    places[i].state == RowState::kHit ||
-                    (places[i].state == RowState::kArriving &&
+                    places[i].state == KeyState::kHit ||
+                    (places[i].state == KeyState::kArriving &&
                      cache.wait(places[i].slot, std::chrono::microseconds(50)) == Arrival::kThere);
                 if (is_there && memory[places[i].slot] != ids[i]) {
                     ++wrong;
@@ -229,11 +229,11 @@ TEST_P(RowCacheCalls, ByManyThreadsGiveEachItsRows) {
 }
 
 TEST_P(RowCacheCalls, WithAllSlotsPinnedReadPastTheCache) {
-    RowCache cache(16, GetParam());
+    KeyCache cache(16, GetParam());
     const Places held = look_up(cache, from_to(0, 16));
     cache.commit(held);
     const Places more = look_up(cache, from_to(100, 140));
-    for (const RowPlace& place : more) {
+    for (const KeyPlace& place : more) {
         EXPECT_EQ(place.slot, kNoSlot);
     }
     EXPECT_EQ(cache.stats().pinned, 40U);
@@ -243,7 +243,7 @@ TEST_P(RowCacheCalls, WithAllSlotsPinnedReadPastTheCache) {
 }
 
 TEST_P(RowCacheCalls, OfACacheWithoutSlots) {
-    RowCache cache(0, GetParam());
+    KeyCache cache(0, GetParam());
     EXPECT_EQ(hint_rows(cache, {}), kNoHint);
     EXPECT_EQ(hint_rows(cache, from_to(0, 5)), kNoHint);
     EXPECT_EQ(gather(cache, from_to(0, 50)), 0U);
@@ -253,17 +253,17 @@ TEST_P(RowCacheCalls, OfACacheWithoutSlots) {
 
 TEST_P(RowCacheCalls, TakeAtMost32BytesASlot) {
     for (const std::uint32_t slots : {1000U, 65'536U, 100'001U}) {
-        const RowCache cache(slots, GetParam());
+        const KeyCache cache(slots, GetParam());
         EXPECT_LE(cache.metadata_bytes(), 32U * slots);
     }
 }
 
 // A row that comes again in the same call is no error of the caller's that could do harm.
 TEST_P(RowCacheCalls, WithARowTwice) {
-    RowCache cache(8, GetParam());
+    KeyCache cache(8, GetParam());
     const Places places = look_up(cache, {5, 5, 5});
-    EXPECT_EQ(places[0].state, RowState::kRead);
-    EXPECT_EQ(places[1].state, RowState::kArriving);
+    EXPECT_EQ(places[0].state, KeyState::kRead);
+    EXPECT_EQ(places[1].state, KeyState::kArriving);
     cache.commit(places);
     EXPECT_EQ(cache.arrival(places[2].slot), Arrival::kThere);
     cache.release(places);
@@ -272,11 +272,11 @@ TEST_P(RowCacheCalls, WithARowTwice) {
 
 // 65,536 gathers of one row: the last reads past the cache instead of counting from 0 again.
 TEST_P(RowCacheCalls, MorePinsThanACounterHas) {
-    RowCache cache(4, GetParam());
+    KeyCache cache(4, GetParam());
     const Places first = look_up(cache, {1});
     cache.commit(first);
     Places places(65'534);
-    for (RowPlace& place : places) {
+    for (KeyPlace& place : places) {
         cache.lookup(Ids{1}, {&place, 1});
     }
     const Places last = look_up(cache, {1});
@@ -292,18 +292,18 @@ INSTANTIATE_TEST_SUITE_P(Policies, RowCacheCalls, testing::ValuesIn(kAllPolicies
 
 // ---- failures, arrivals
 
-TEST(RowCache, ReportsAFailedReadToThoseWhoFoundTheRowArriving) {
-    RowCache cache(4, RowPolicy::kClock);
+TEST(KeyCache, ReportsAFailedReadToThoseWhoFoundTheRowArriving) {
+    KeyCache cache(4, RowPolicy::kClock);
     const Places first = look_up(cache, {7});
     const Places second = look_up(cache, {7});
-    ASSERT_EQ(second[0].state, RowState::kArriving);
+    ASSERT_EQ(second[0].state, KeyState::kArriving);
     EXPECT_EQ(cache.wait(second[0].slot, std::chrono::milliseconds(1)), Arrival::kArriving);
     std::thread failing([&] { cache.release(first); });
     EXPECT_EQ(cache.wait(second[0].slot, std::chrono::nanoseconds::max()), Arrival::kFailed);
     failing.join();
     // The row may be read again at once, into another slot.
     const Places third = look_up(cache, {7});
-    EXPECT_EQ(third[0].state, RowState::kRead);
+    EXPECT_EQ(third[0].state, KeyState::kRead);
     EXPECT_NE(third[0].slot, second[0].slot);
     cache.commit(third);
     cache.release(third);
@@ -318,8 +318,8 @@ TEST(RowCache, ReportsAFailedReadToThoseWhoFoundTheRowArriving) {
 
 // ---- policies
 
-TEST(RowCache, ClockGivesASecondChance) {
-    RowCache cache(4, RowPolicy::kClock);
+TEST(KeyCache, ClockGivesASecondChance) {
+    KeyCache cache(4, RowPolicy::kClock);
     gather(cache, from_to(0, 4));
     gather(cache, {2});
     gather(cache, {10, 11, 12});
@@ -328,8 +328,8 @@ TEST(RowCache, ClockGivesASecondChance) {
     EXPECT_FALSE(cache.find(2));
 }
 
-TEST(RowCache, StaticKeepsWhatWasPreloaded) {
-    RowCache cache(8, RowPolicy::kStatic);
+TEST(KeyCache, StaticKeepsWhatWasPreloaded) {
+    KeyCache cache(8, RowPolicy::kStatic);
     const Ids hot = from_to(100, 106);
     Places places(hot.size());
     cache.preload(hot, places);
@@ -341,8 +341,8 @@ TEST(RowCache, StaticKeepsWhatWasPreloaded) {
     EXPECT_EQ(cache.stats().evicted, 0U);
 }
 
-TEST(RowCache, S3FifoKeepsRowsThatCameAgainThroughAScan) {
-    RowCache cache(60, RowPolicy::kS3Fifo);
+TEST(KeyCache, S3FifoKeepsRowsThatCameAgainThroughAScan) {
+    KeyCache cache(60, RowPolicy::kS3Fifo);
     for (int round = 0; round < 4; ++round) {
         gather(cache, from_to(0, 20));
     }
@@ -352,8 +352,8 @@ TEST(RowCache, S3FifoKeepsRowsThatCameAgainThroughAScan) {
     EXPECT_EQ(gather(cache, from_to(0, 20)), 20U);
 }
 
-TEST(RowCache, WindowEvictsTheFarthestAndPassesByWhatComesLater) {
-    RowCache cache(3, RowPolicy::kWindow);
+TEST(KeyCache, WindowEvictsTheFarthestAndPassesByWhatComesLater) {
+    KeyCache cache(3, RowPolicy::kWindow);
     hint_rows(cache, {0, 1, 2});
     hint_rows(cache, {9});
     hint_rows(cache, {0, 3});
@@ -382,8 +382,8 @@ TEST(RowCache, WindowEvictsTheFarthestAndPassesByWhatComesLater) {
     EXPECT_EQ(gather(cache, {30, 21}), 2U);
 }
 
-TEST(RowCache, FindsTheHintOfAGatherByItsRows) {
-    RowCache cache(100, RowPolicy::kWindow);
+TEST(KeyCache, FindsTheHintOfAGatherByItsRows) {
+    KeyCache cache(100, RowPolicy::kWindow);
     std::mt19937_64 random(5);
     std::vector<Ids> batches;
     for (int i = 0; i < 40; ++i) {
@@ -401,8 +401,8 @@ TEST(RowCache, FindsTheHintOfAGatherByItsRows) {
     EXPECT_EQ(cache.stats().hints_dropped, 0U);
 }
 
-TEST(RowCache, TakesGathersOutOfTheOrderOfTheirHints) {
-    RowCache cache(1000, RowPolicy::kWindow);
+TEST(KeyCache, TakesGathersOutOfTheOrderOfTheirHints) {
+    KeyCache cache(1000, RowPolicy::kWindow);
     std::vector<Ids> batches;
     for (std::uint64_t i = 0; i < 6; ++i) {
         batches.push_back(from_to(i * 100, i * 100 + 50));
@@ -416,8 +416,8 @@ TEST(RowCache, TakesGathersOutOfTheOrderOfTheirHints) {
 }
 
 // Hints that never come true hold the cache for a while, and no longer.
-TEST(RowCache, DropsHintsThatDoNotComeTrue) {
-    RowCache cache(50, RowPolicy::kWindow);
+TEST(KeyCache, DropsHintsThatDoNotComeTrue) {
+    KeyCache cache(50, RowPolicy::kWindow);
     for (std::uint64_t i = 0; i < 31; ++i) {
         EXPECT_NE(hint_rows(cache, from_to(i * 10, i * 10 + 10)), kNoHint);
     }
@@ -438,8 +438,8 @@ TEST(RowCache, DropsHintsThatDoNotComeTrue) {
     EXPECT_GE(cache.stats().hints_dropped + cache.stats().hints_used, 31U + 4U);
 }
 
-TEST(RowCache, RefusesHintsPastTheirMemory) {
-    RowCache cache(64, RowPolicy::kWindow, 1 << 20);
+TEST(KeyCache, RefusesHintsPastTheirMemory) {
+    KeyCache cache(64, RowPolicy::kWindow, 1 << 20);
     EXPECT_EQ(hint_rows(cache, from_to(0, 1'000'000)), kNoHint);
     std::uint64_t taken = 0;
     for (std::uint64_t i = 0; i < 100; ++i) {
@@ -454,8 +454,8 @@ TEST(RowCache, RefusesHintsPastTheirMemory) {
 }
 
 // A window of batches that are each larger than the cache.
-TEST(RowCache, ReadsThroughWhereTheWindowIsLargerThanTheCache) {
-    RowCache cache(64, RowPolicy::kWindow);
+TEST(KeyCache, ReadsThroughWhereTheWindowIsLargerThanTheCache) {
+    KeyCache cache(64, RowPolicy::kWindow);
     std::mt19937_64 random(3);
     std::vector<Ids> batches;
     for (int i = 0; i < 60; ++i) {
@@ -473,8 +473,8 @@ TEST(RowCache, ReadsThroughWhereTheWindowIsLargerThanTheCache) {
 }
 
 // A hundred thousand hints: numbers and bits come round again.
-TEST(RowCache, GoesOnThroughManyHints) {
-    RowCache cache(8, RowPolicy::kWindow);
+TEST(KeyCache, GoesOnThroughManyHints) {
+    KeyCache cache(8, RowPolicy::kWindow);
     for (std::uint64_t i = 0; i < 100'000; ++i) {
         ASSERT_NE(hint_rows(cache, {i, i + 1}), kNoHint);
         gather(cache, {i, i + 1});
@@ -483,7 +483,7 @@ TEST(RowCache, GoesOnThroughManyHints) {
     EXPECT_EQ(cache.hint_bytes(), 1024U * 16U);
 }
 
-TEST(RowCache, NamesOfPolicies) {
+TEST(KeyCache, NamesOfPolicies) {
     for (const RowPolicy policy : kAllPolicies) {
         EXPECT_EQ(row_policy(name_of(policy)), policy);
     }
@@ -492,4 +492,4 @@ TEST(RowCache, NamesOfPolicies) {
 }
 
 }  // namespace
-}  // namespace penstock::features
+}  // namespace penstock::tier

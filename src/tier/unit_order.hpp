@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-namespace penstock::weights {
+namespace penstock::tier {
 
 struct SlotUse {
     static constexpr std::size_t kNone = ~std::size_t{0};
@@ -83,4 +83,4 @@ private:
     std::size_t needed_ = 8;  // 4 in the first pass, whose order is a guess; 1 from the third on
 };
 
-}  // namespace penstock::weights
+}  // namespace penstock::tier

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Places in a slot: congruent to the file, apart from one another, and no longer than planned.
-#include "weights/stream/slot_layout.hpp"
+#include "tier/slot_layout.hpp"
 
-#include "weights/stream/residency.hpp"
+#include "tier/residency.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace penstock::weights {
+namespace penstock::tier {
 namespace {
 
 TEST(SlotLayout, WhatAdjoinsInTheFileAdjoinsHere) {
@@ -49,7 +49,7 @@ TEST(SlotLayout, AnyTensors) {
                 {{static_cast<std::uint32_t>(random() % 2), offset, bytes}}, bytes, 2));
             if (random() % 2 == 0) {
                 chosen.push_back(tensors.size() - 1);
-                planned += memory_of(bytes);
+                planned += memory_in_slot(bytes);
             }
         }
         std::shuffle(chosen.begin(), chosen.end(), random);
@@ -110,4 +110,4 @@ TEST(ImageLayout, TensorsThatShareBytesOfAFileShareNoMemory) {
 }
 
 }  // namespace
-}  // namespace penstock::weights
+}  // namespace penstock::tier

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A budget that follows what memory is left, as arithmetic and in a stream.
-#include "weights/stream/followed_budget.hpp"
+// A budget that follows what memory is left, as arithmetic.
+#include "tier/budget.hpp"
 
-#include "support/temp_folder.hpp"
-#include "support/test_engine.hpp"
+#include "base/raise.hpp"
 
-#include <penstock/state_file.hpp>
 #include <penstock/weights.hpp>
 
 #include <gtest/gtest.h>
@@ -13,11 +11,9 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <random>
-#include <string>
 #include <vector>
 
-namespace penstock::weights {
+namespace penstock::tier {
 namespace {
 
 constexpr std::int64_t kGiB = 1 << 30;
@@ -56,69 +52,49 @@ TEST(FollowedBudget, ABudgetBeyondAllWeightsCountsAsAllOfThem) {
         9 * kGiB);
 }
 
-TEST(FollowedBudget, FollowsInAStreamBothWaysWithTheRightBytes) {
-    const support::TempFolder folder;
-    const auto engine = std::make_shared<Engine>();
-    State state;
-    std::vector<WeightUnit> units;
-    std::vector<std::vector<std::byte>> data;
-    data.reserve(6);
-    for (std::size_t i = 0; i < 6; ++i) {
-        const std::string name = "layer." + std::to_string(i);
-        data.push_back(support::pattern(60'000, i));
-        state.tensors.push_back({name, "U8", {data[i].size()}, data[i]});
-        units.push_back({name, {name}});
-    }
-    save_file(engine, folder / "model.safetensors", state);
-    const TensorTable table = inspect(engine, folder / "model.safetensors");
-    const std::uint64_t least = least_weight_memory(table, units);
-    const std::uint64_t begin = 1 << 20;
-    std::int64_t spare = 0;
-    WeightStream stream(engine, table, units,
-                        {.memory_bytes = begin,
-                         .spare = [&] { return spare; },
-                         .spare_interval = std::chrono::nanoseconds(0)});
-    auto pass = [&] {
-        for (std::size_t unit = 0; unit < units.size(); ++unit) {
-            const WeightView& view = stream.acquire(unit);
-            ASSERT_TRUE(std::equal(view.tensors[0].begin(), view.tensors[0].end(),
-                                   data[unit].begin(), data[unit].end()));
-            stream.release(unit);
+TEST(FollowedBudget, WhatIsSetComesBeforeWhatIsLeftAndAgainUntilItIsSettled) {
+    std::int64_t spare = -kGiB;
+    Budget budget(
+        8 * kGiB, [&] { return spare; }, std::chrono::nanoseconds(0));
+    EXPECT_EQ(budget.next(kGiB, 20 * kGiB, false), 7 * kGiB);
+    spare = -2 * kGiB;
+    EXPECT_EQ(budget.next(kGiB, 20 * kGiB, false), 7 * kGiB);
+    budget.settle(7 * kGiB);
+    EXPECT_EQ(budget.next(kGiB, 20 * kGiB, false), 5 * kGiB);
+    budget.set(3 * kGiB, {});
+    EXPECT_EQ(budget.next(kGiB, 20 * kGiB, false), 3 * kGiB);
+    budget.settle(3 * kGiB);
+    EXPECT_EQ(budget.next(kGiB, 20 * kGiB, true), std::nullopt);
+    EXPECT_FALSE(budget.follows());
+}
+
+// Others may have taken meanwhile what was left.
+TEST(FollowedBudget, ABudgetThatIsRefusedIsTriedSmallerWhereItFollows) {
+    std::vector<std::uint64_t> tried;
+    std::uint64_t there = 0;
+    const auto use = [&](std::uint64_t bytes) {
+        tried.push_back(bytes);
+        if (bytes > there) {
+            base::raise(base::error(ErrorCode::kOutOfMemory, "stream", "no room"));
         }
     };
-    pass();
-    EXPECT_EQ(stream.plan().memory_bytes, begin);
-    EXPECT_EQ(stream.plan().read_bytes, 0U);
-
-    stream.acquire(0);
-    spare = -static_cast<std::int64_t>(begin);
-    ASSERT_EQ(stream.acquire(1).tensors.size(), 1U);  // not while a unit is held
-    EXPECT_EQ(stream.plan().memory_bytes, begin);
-    stream.release(0);
-    stream.release(1);
-    pass();
-    EXPECT_EQ(stream.plan().memory_bytes, least);
-    EXPECT_GT(stream.plan().read_bytes, 0U);
-
-    spare = begin;
-    pass();
-    pass();
-    EXPECT_GT(stream.plan().memory_bytes, least);
-    EXPECT_EQ(stream.plan().read_bytes, 0U);
-
-    std::mt19937_64 random(5);
-    for (int passes = 0; passes < 50; ++passes) {
-        spare = static_cast<std::int64_t>(random() % 400'000) - 200'000;
-        pass();
-        EXPECT_GE(stream.plan().memory_bytes, least);
-        EXPECT_LE(stream.plan().used_bytes(), stream.plan().memory_bytes);
-    }
-
-    stream.set_memory(least);  // from now on it stays
-    spare = begin;
-    pass();
-    pass();
-    EXPECT_EQ(stream.plan().memory_bytes, least);
+    const SpareMemory spare = [] { return std::int64_t{0}; };
+    Budget budget(100, spare, std::chrono::nanoseconds(0));
+    there = 100;
+    change_budget(budget, 150, 10, use);
+    EXPECT_EQ(tried, (std::vector<std::uint64_t>{150, 100}));
+    tried.clear();
+    there = 60;
+    change_budget(budget, 150, 10, use);
+    EXPECT_EQ(tried, (std::vector<std::uint64_t>{150, 100, 75, 57}));  // 75 - 18
+    EXPECT_EQ(budget.bytes(), 57U);
+    tried.clear();
+    there = 0;
+    EXPECT_THROW(change_budget(budget, 12, 10, use), Error);
+    EXPECT_EQ(tried, (std::vector<std::uint64_t>{12, 10}));
+    budget.set(80, {});
+    EXPECT_THROW(change_budget(budget, 80, 10, use), Error);  // the caller's wish
+    EXPECT_EQ(budget.next(10, 200, false), 80U);
 }
 
 TEST(FollowedBudget, WaitingForATenthOfTheTimeIsPressure) {
@@ -149,4 +125,4 @@ TEST(FollowedBudget, SpareMemoryIsWhatIsLeftLessTheReserve) {
 }
 
 }  // namespace
-}  // namespace penstock::weights
+}  // namespace penstock::tier

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "features/gather/row_cache.hpp"
+#include "tier/cache/key_cache.hpp"
 
 #include "base/assert.hpp"
 #include "base/planted.hpp"
-#include "features/gather/row_hash.hpp"
+#include "tier/cache/key_hash.hpp"
 
 #include <emmintrin.h>
 
@@ -11,7 +11,7 @@
 #include <array>
 #include <bit>
 
-namespace penstock::features {
+namespace penstock::tier {
 
 namespace {
 
@@ -31,7 +31,7 @@ constexpr std::uint8_t tag_of(std::uint64_t hash) {
 
 }  // namespace
 
-RowCache::RowCache(std::uint32_t slots, RowPolicy policy,
+KeyCache::KeyCache(std::uint32_t slots, RowPolicy policy,
                    std::optional<std::uint64_t> hint_bytes_max)
     : slots_(slots),
       policy_(policy),
@@ -53,27 +53,27 @@ RowCache::RowCache(std::uint32_t slots, RowPolicy policy,
     }
 }
 
-RowCache::Set RowCache::set_at(std::uint32_t number) const {
+KeyCache::Set KeyCache::set_at(std::uint32_t number) const {
     return {number, number * ways_ + std::min(number, with_more_),
             ways_ + (number < with_more_ ? 1 : 0)};
 }
 
-RowCache::Row RowCache::row_of(std::uint64_t id) const {
-    const std::uint64_t hash = row_hash(id);
-    Row row{id, hash, {}, {}};
+KeyCache::Key KeyCache::key_of(std::uint64_t id) const {
+    const std::uint64_t hash = key_hash(id);
+    Key key{id, hash, {}, {}};
     if (sets_ != 0) {
         const std::uint64_t first = ((hash >> 32) * sets_) >> 32;
         const std::uint64_t further =
             sets_ == 1 ? 0 : 1 + (((hash & UINT32_MAX) * (sets_ - 1)) >> 32);
         const std::uint64_t other = first + further;  // both are below the number of sets
-        row.set = set_at(static_cast<std::uint32_t>(first));
-        row.other = set_at(static_cast<std::uint32_t>(other < sets_ ? other : other - sets_));
+        key.set = set_at(static_cast<std::uint32_t>(first));
+        key.other = set_at(static_cast<std::uint32_t>(other < sets_ ? other : other - sets_));
     }
-    return row;
+    return key;
 }
 
 // A bit a slot of the set.
-std::uint64_t RowCache::with_tag(Set set, std::uint8_t tag) const {
+std::uint64_t KeyCache::with_tag(Set set, std::uint8_t tag) const {
     if (set.ways == 0) {
         return 0;
     }
@@ -89,7 +89,7 @@ std::uint64_t RowCache::with_tag(Set set, std::uint8_t tag) const {
     return found & (UINT64_MAX >> (kWays - set.ways));
 }
 
-std::uint32_t RowCache::find_in(Set set, std::uint64_t like, std::uint64_t id) const {
+std::uint32_t KeyCache::find_in(Set set, std::uint64_t like, std::uint64_t id) const {
     for (; like != 0; like &= like - 1) {
         const std::uint32_t slot = set.first + static_cast<std::uint32_t>(std::countr_zero(like));
         if (ids_[slot] == id) {
@@ -99,30 +99,30 @@ std::uint32_t RowCache::find_in(Set set, std::uint64_t like, std::uint64_t id) c
     return kNoSlot;
 }
 
-std::uint32_t RowCache::find_slot(const Probe& probe) const {
-    const std::uint32_t slot = find_in(probe.row.set, probe.in_set, probe.row.id);
-    return slot != kNoSlot ? slot : find_in(probe.row.other, probe.in_other, probe.row.id);
+std::uint32_t KeyCache::find_slot(const Probe& probe) const {
+    const std::uint32_t slot = find_in(probe.key.set, probe.in_set, probe.key.id);
+    return slot != kNoSlot ? slot : find_in(probe.key.other, probe.in_other, probe.key.id);
 }
 
-std::uint32_t RowCache::find_slot(const Row& row) const {
-    return find_slot({row, with_tag(row.set, tag_of(row.hash)), in_other_set(row)});
+std::uint32_t KeyCache::find_slot(const Key& key) const {
+    return find_slot({key, with_tag(key.set, tag_of(key.hash)), in_other_set(key)});
 }
 
-std::uint64_t RowCache::in_other_set(const Row& row) const {
-    return sets_ < 2 ? 0 : with_tag(row.other, tag_of(row.hash));
+std::uint64_t KeyCache::in_other_set(const Key& key) const {
+    return sets_ < 2 ? 0 : with_tag(key.other, tag_of(key.hash));
 }
 
-// The caches of the processor have what is wanted of all rows before the first is looked at: a row
+// The caches of the processor have what is wanted of all keys before the first is looked at: a key
 // after the other would wait for memory several times.
-void RowCache::probe(std::span<const std::uint64_t> ids, std::span<Probe> probes) const {
+void KeyCache::probe(std::span<const std::uint64_t> ids, std::span<Probe> probes) const {
     for (std::size_t i = 0; i < ids.size(); ++i) {
-        const Row row = row_of(ids[i]);
-        probes[i].row = row;
-        for (const Set& set : {row.set, row.other}) {
+        const Key key = key_of(ids[i]);
+        probes[i].key = key;
+        for (const Set& set : {key.set, key.other}) {
             __builtin_prefetch(tags_.data() + set.first);
             __builtin_prefetch(tags_.data() + set.first + set.ways);
         }
-        counts_.prefetch(row.hash);
+        counts_.prefetch(key.hash);
     }
     const auto prefetch_first = [this](Set set, std::uint64_t like) {
         if (like != 0) {
@@ -136,59 +136,59 @@ void RowCache::probe(std::span<const std::uint64_t> ids, std::span<Probe> probes
         }
     };
     for (Probe& one : probes.first(ids.size())) {
-        one.in_set = with_tag(one.row.set, tag_of(one.row.hash));
-        one.in_other = in_other_set(one.row);
-        prefetch_first(one.row.set, one.in_set);
-        prefetch_first(one.row.other, one.in_other);
+        one.in_set = with_tag(one.key.set, tag_of(one.key.hash));
+        one.in_other = in_other_set(one.key);
+        prefetch_first(one.key.set, one.in_set);
+        prefetch_first(one.key.other, one.in_other);
     }
 }
 
 // A slot of the set that has more free ones.
-std::uint32_t RowCache::free_slot(const Row& row) const {
-    const std::uint64_t in_first = with_tag(row.set, kTagFree);
-    const std::uint64_t in_other = with_tag(row.other, kTagFree);
+std::uint32_t KeyCache::free_slot(const Key& key) const {
+    const std::uint64_t in_first = with_tag(key.set, kTagFree);
+    const std::uint64_t in_other = with_tag(key.other, kTagFree);
     if (in_first == 0 && in_other == 0) {
         return kNoSlot;
     }
     return std::popcount(in_first) >= std::popcount(in_other)
-               ? row.set.first + static_cast<std::uint32_t>(std::countr_zero(in_first))
-               : row.other.first + static_cast<std::uint32_t>(std::countr_zero(in_other));
+               ? key.set.first + static_cast<std::uint32_t>(std::countr_zero(in_first))
+               : key.other.first + static_cast<std::uint32_t>(std::countr_zero(in_other));
 }
 
-RowPlace RowCache::pin(std::uint32_t slot) {
+KeyPlace KeyCache::pin(std::uint32_t slot) {
     if (pins_[slot] == kPinsMax) {
         return {};
     }
     ++pins_[slot];
     const bool there = states_[slot] == SlotState::kThere || base::planted("early_hit");
-    return {slot, there ? RowState::kHit : RowState::kArriving};
+    return {slot, there ? KeyState::kHit : KeyState::kArriving};
 }
 
-void RowCache::take(std::uint32_t slot, const Row& row) {
-    PENSTOCK_ASSERT(pins_[slot] == 0);  // a gather copies from it, or a transfer writes to it
+void KeyCache::take(std::uint32_t slot, const Key& key) {
+    PENSTOCK_ASSERT(pins_[slot] == 0);  // a caller copies from it, or a transfer writes to it
     if (tags_[slot] == kTagFree || !base::planted("stale_slot")) {
-        tags_[slot] = tag_of(row.hash);
-        ids_[slot] = row.id;
+        tags_[slot] = tag_of(key.hash);
+        ids_[slot] = key.id;
     }
     pins_[slot] = 1;
     states_[slot] = SlotState::kArriving;
 }
 
-// The row is no longer found; those who found it arriving let go of the slot one after the other.
-void RowCache::fail(std::uint32_t slot) {
+// The key is no longer found; those who found it arriving let go of the slot one after the other.
+void KeyCache::fail(std::uint32_t slot) {
     tags_[slot] = kTagFailed;
     states_[slot] = SlotState::kFailed;
     ++stats_.failed;
 }
 
 // True if the batch was hinted.
-bool RowCache::start_batch(std::span<const std::uint64_t> ids, std::uint64_t hint) {
+bool KeyCache::start_batch(std::span<const std::uint64_t> ids, std::uint64_t hint) {
     if (policy_ != RowPolicy::kWindow || ids.empty()) {
         return false;
     }
     const std::uint64_t number = hinted_.is_outstanding(hint) ? hint : hinted_.like(ids);
     if (number == kNoHint) {
-        if (++unlike_ >= HintedRows::kHints) {
+        if (++unlike_ >= HintedKeys::kHints) {
             stats_.hints_dropped += hinted_.drop();
         }
         return false;
@@ -199,11 +199,11 @@ bool RowCache::start_batch(std::span<const std::uint64_t> ids, std::uint64_t hin
     return true;
 }
 
-void RowCache::count_use(const Row& row, std::uint32_t slot) {
+void KeyCache::count_use(const Key& key, std::uint32_t slot) {
     if (slot != kNoSlot && uses_[slot] != UINT8_MAX) {
         ++uses_[slot];
     }
-    if (counts_.add(row.hash)) {
+    if (counts_.add(key.hash)) {
         counts_.halve();
         for (std::uint8_t& uses : uses_) {
             uses = static_cast<std::uint8_t>(uses / 2);
@@ -211,28 +211,28 @@ void RowCache::count_use(const Row& row, std::uint32_t slot) {
     }
 }
 
-void RowCache::admit(const Row& row, RowPlace& place) {
-    std::uint32_t slot = find_slot(row);  // another thread may have taken one since
+void KeyCache::admit(const Key& key, KeyPlace& place) {
+    std::uint32_t slot = find_slot(key);  // another thread may have taken one since
     if (slot != kNoSlot) {
         place = pin(slot);
         return;
     }
-    slot = free_slot(row);
+    slot = free_slot(key);
     if (slot == kNoSlot) {
-        slot = victim(row);
+        slot = victim(key);
         stats_.evicted += slot == kNoSlot ? 0U : 1U;
     }
     if (slot == kNoSlot) {
         ++stats_.passed_by;
         return;
     }
-    take(slot, row);
-    enter(slot, row, false);
+    take(slot, key);
+    enter(slot, key, false);
     ++stats_.admitted;
-    place = {slot, RowState::kRead};
+    place = {slot, KeyState::kRead};
 }
 
-void RowCache::lookup(std::span<const std::uint64_t> ids, std::span<RowPlace> places,
+void KeyCache::lookup(std::span<const std::uint64_t> ids, std::span<KeyPlace> places,
                       std::uint64_t hint) noexcept {
     PENSTOCK_ASSERT(ids.size() == places.size());
     std::unique_lock lock(mutex_);
@@ -247,24 +247,24 @@ void RowCache::lookup(std::span<const std::uint64_t> ids, std::span<RowPlace> pl
             call(begin, std::min(kRowsLocked, ids.size() - begin));
         }
     };
-    // All rows that are there are pinned before the first one is admitted: what this gather needs
-    // is not evicted for the sake of its other rows.
+    // All keys that are there are pinned before the first one is admitted: what this caller needs
+    // is not evicted for the sake of its other keys.
     std::array<Probe, kRowsLocked> probes;
     std::size_t absent = 0;
     for_each_part([&](std::size_t begin, std::size_t count) {
         probe(ids.subspan(begin, count), probes);
         for (std::size_t i = 0; i < count; ++i) {
             const std::uint32_t slot = find_slot(probes[i]);
-            const RowPlace place = slot == kNoSlot ? RowPlace{} : pin(slot);
+            const KeyPlace place = slot == kNoSlot ? KeyPlace{} : pin(slot);
             places[begin + i] = place;
-            absent += place.state == RowState::kRead ? 1U : 0U;
-            stats_.hits += place.state == RowState::kHit ? 1U : 0U;
-            stats_.arriving += place.state == RowState::kArriving ? 1U : 0U;
+            absent += place.state == KeyState::kRead ? 1U : 0U;
+            stats_.hits += place.state == KeyState::kHit ? 1U : 0U;
+            stats_.arriving += place.state == KeyState::kArriving ? 1U : 0U;
             if (slot != kNoSlot) {
                 use(slot);
             }
             if (counted) {
-                count_use(probes[i].row, slot);
+                count_use(probes[i].key, slot);
             }
         }
     });
@@ -272,17 +272,17 @@ void RowCache::lookup(std::span<const std::uint64_t> ids, std::span<RowPlace> pl
         return;
     }
     for_each_part([&](std::size_t begin, std::size_t count) {
-        for (RowPlace& place : places.subspan(begin, count)) {
-            if (place.state == RowState::kRead) {
-                admit(row_of(ids[static_cast<std::size_t>(&place - places.data())]), place);
-                stats_.hits += place.state == RowState::kHit ? 1U : 0U;
-                stats_.arriving += place.state == RowState::kArriving ? 1U : 0U;
+        for (KeyPlace& place : places.subspan(begin, count)) {
+            if (place.state == KeyState::kRead) {
+                admit(key_of(ids[static_cast<std::size_t>(&place - places.data())]), place);
+                stats_.hits += place.state == KeyState::kHit ? 1U : 0U;
+                stats_.arriving += place.state == KeyState::kArriving ? 1U : 0U;
             }
         }
     });
 }
 
-void RowCache::hold(std::span<const std::uint64_t> ids, std::span<RowPlace> places) noexcept {
+void KeyCache::hold(std::span<const std::uint64_t> ids, std::span<KeyPlace> places) noexcept {
     PENSTOCK_ASSERT(ids.size() == places.size());
     std::unique_lock lock(mutex_);
     const bool counted = !start_batch(ids, kNoHint) && policy_ == RowPolicy::kWindow;
@@ -297,38 +297,38 @@ void RowCache::hold(std::span<const std::uint64_t> ids, std::span<RowPlace> plac
         for (std::size_t i = 0; i < count; ++i) {
             const std::uint32_t slot = find_slot(probes[i]);
             const bool there = slot != kNoSlot && states_[slot] == SlotState::kThere;
-            places[begin + i] = there ? pin(slot) : RowPlace{};
+            places[begin + i] = there ? pin(slot) : KeyPlace{};
             if (there) {
                 ++stats_.hits;
                 use(slot);
             }
             if (counted) {
-                count_use(probes[i].row, there ? slot : kNoSlot);
+                count_use(probes[i].key, there ? slot : kNoSlot);
             }
         }
     }
 }
 
-void RowCache::preload(std::span<const std::uint64_t> ids, std::span<RowPlace> places) noexcept {
+void KeyCache::preload(std::span<const std::uint64_t> ids, std::span<KeyPlace> places) noexcept {
     PENSTOCK_ASSERT(ids.size() == places.size());
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < ids.size(); ++i) {
-        const Row row = row_of(ids[i]);
-        const std::uint32_t slot = find_slot(row) == kNoSlot ? free_slot(row) : kNoSlot;
-        places[i] = {slot, RowState::kRead};
+        const Key key = key_of(ids[i]);
+        const std::uint32_t slot = find_slot(key) == kNoSlot ? free_slot(key) : kNoSlot;
+        places[i] = {slot, KeyState::kRead};
         if (slot != kNoSlot) {
-            take(slot, row);
-            enter(slot, row, true);
+            take(slot, key);
+            enter(slot, key, true);
             ++stats_.preloaded;
         }
     }
 }
 
-void RowCache::commit(std::span<const RowPlace> places) noexcept {
+void KeyCache::commit(std::span<const KeyPlace> places) noexcept {
     {
         const std::lock_guard lock(mutex_);
-        for (const RowPlace& place : places) {
-            if (place.state == RowState::kRead && place.slot != kNoSlot) {
+        for (const KeyPlace& place : places) {
+            if (place.state == KeyState::kRead && place.slot != kNoSlot) {
                 PENSTOCK_ASSERT(states_[place.slot] == SlotState::kArriving);
                 states_[place.slot] = SlotState::kThere;
             }
@@ -337,7 +337,7 @@ void RowCache::commit(std::span<const RowPlace> places) noexcept {
     arrived_.notify_all();
 }
 
-void RowCache::release(std::span<const RowPlace> places) noexcept {
+void KeyCache::release(std::span<const KeyPlace> places) noexcept {
     bool failed = false;
     {
         const std::lock_guard lock(mutex_);
@@ -346,13 +346,13 @@ void RowCache::release(std::span<const RowPlace> places) noexcept {
                 __builtin_prefetch(pins_.data() + places[i + kAhead].slot, 1);
                 __builtin_prefetch(states_.data() + places[i + kAhead].slot);
             }
-            const RowPlace place = places[i];
+            const KeyPlace place = places[i];
             if (place.slot == kNoSlot) {
                 continue;
             }
             SlotState& state = states_[place.slot];
             PENSTOCK_ASSERT(pins_[place.slot] != 0);
-            if (place.state == RowState::kRead && state == SlotState::kArriving) {
+            if (place.state == KeyState::kRead && state == SlotState::kArriving) {
                 fail(place.slot);
                 failed = true;
             }
@@ -367,11 +367,11 @@ void RowCache::release(std::span<const RowPlace> places) noexcept {
     }
 }
 
-Arrival RowCache::arrival(std::uint32_t slot) const noexcept {
+Arrival KeyCache::arrival(std::uint32_t slot) const noexcept {
     return wait(slot, std::chrono::nanoseconds(0));
 }
 
-Arrival RowCache::wait(std::uint32_t slot, std::chrono::nanoseconds limit) const noexcept {
+Arrival KeyCache::wait(std::uint32_t slot, std::chrono::nanoseconds limit) const noexcept {
     std::unique_lock lock(mutex_);
     const auto is_over = [&] { return states_[slot] != SlotState::kArriving; };
     if (limit.count() > 0) {
@@ -382,12 +382,12 @@ Arrival RowCache::wait(std::uint32_t slot, std::chrono::nanoseconds limit) const
                                                 : Arrival::kFailed;
 }
 
-std::uint64_t RowCache::hint(std::span<const std::uint64_t> ids) {
+std::uint64_t KeyCache::hint(std::span<const std::uint64_t> ids) {
     if (policy_ != RowPolicy::kWindow || ids.empty() || slots_ == 0) {
         return kNoHint;
     }
     const std::lock_guard lock(mutex_);
-    const std::uint64_t number = hinted_.outstanding() < HintedRows::kHints
+    const std::uint64_t number = hinted_.outstanding() < HintedKeys::kHints
                                      ? hinted_.take(ids, words_, hint_bytes_max_)
                                      : kNoHint;
     if (number == kNoHint) {
@@ -401,40 +401,40 @@ std::uint64_t RowCache::hint(std::span<const std::uint64_t> ids) {
         for (const Probe& one : std::span(probes).first(count)) {
             const std::uint32_t slot = find_slot(one);
             if (slot != kNoSlot) {
-                words_[slot] |= HintedRows::bit_of(number);
+                words_[slot] |= HintedKeys::bit_of(number);
             }
-            count_use(one.row, slot);
+            count_use(one.key, slot);
         }
     }
     ++stats_.hints;
     return number;
 }
 
-void RowCache::drop_hints() noexcept {
+void KeyCache::drop_hints() noexcept {
     const std::lock_guard lock(mutex_);
     stats_.hints_dropped += hinted_.drop();
 }
 
-std::optional<std::uint32_t> RowCache::find(std::uint64_t id) const noexcept {
+std::optional<std::uint32_t> KeyCache::find(std::uint64_t id) const noexcept {
     const std::lock_guard lock(mutex_);
-    const std::uint32_t slot = find_slot(row_of(id));
+    const std::uint32_t slot = find_slot(key_of(id));
     return slot == kNoSlot ? std::nullopt : std::optional(slot);
 }
 
-RowCacheStats RowCache::stats() const noexcept {
+KeyCacheStats KeyCache::stats() const noexcept {
     const std::lock_guard lock(mutex_);
     return stats_;
 }
 
-std::uint64_t RowCache::metadata_bytes() const noexcept {
+std::uint64_t KeyCache::metadata_bytes() const noexcept {
     return tags_.size() + ids_.size() * sizeof(ids_[0]) + pins_.size() * sizeof(pins_[0]) +
            states_.size() + uses_.size() + words_.size() * sizeof(words_[0]) +
            ghosts_.size() * sizeof(ghosts_[0]) + hands_.size() + counts_.bytes();
 }
 
-std::uint64_t RowCache::hint_bytes() const noexcept {
+std::uint64_t KeyCache::hint_bytes() const noexcept {
     const std::lock_guard lock(mutex_);
     return hinted_.bytes();
 }
 
-}  // namespace penstock::features
+}  // namespace penstock::tier

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is read in a pass whose order nobody knew: hardly more than what is needed.
-#include "weights/stream/unit_order.hpp"
+#include "tier/unit_order.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace penstock::weights {
+namespace penstock::tier {
 namespace {
 
 using Order = std::vector<std::size_t>;
@@ -227,4 +227,4 @@ TEST(UnitOrderTest, UnitsThatChangeToBeReadAreInTheOrderThatWasLearned) {
 }
 
 }  // namespace
-}  // namespace penstock::weights
+}  // namespace penstock::tier

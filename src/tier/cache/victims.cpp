@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The policies of RowCache: what a use and an admission change, and which slot of a set gives way.
+// The policies of KeyCache: what a use and an admission change, and which slot of a set gives way.
 // A slot that is pinned never does.
-#include "features/gather/row_cache.hpp"
-#include "features/gather/row_hash.hpp"
+#include "tier/cache/key_cache.hpp"
+#include "tier/cache/key_hash.hpp"
 
 #include <algorithm>
 #include <cstddef>
 
-namespace penstock::features {
+namespace penstock::tier {
 
 namespace {
 
 constexpr std::uint8_t kS3UsesMax = 3;
-// The share of a set that is for rows that came once.
+// The share of a set that is for keys that came once.
 constexpr std::uint32_t kS3Small = 10;
-// Preloaded rows are taken to have been used so often.
+// Preloaded keys are taken to have been used so often.
 constexpr std::uint8_t kPreloadedUses = 8;
 
 // 0 means that there is no value.
@@ -24,7 +24,7 @@ constexpr std::uint16_t ghost_of(std::uint64_t hash) {
 
 }  // namespace
 
-void RowCache::use(std::uint32_t slot) {
+void KeyCache::use(std::uint32_t slot) {
     if (policy_ == RowPolicy::kClock) {
         uses_[slot] = 1;
     } else if (policy_ == RowPolicy::kS3Fifo && uses_[slot] < kS3UsesMax) {
@@ -32,7 +32,7 @@ void RowCache::use(std::uint32_t slot) {
     }
 }
 
-void RowCache::enter(std::uint32_t slot, const Row& row, bool preloaded) {
+void KeyCache::enter(std::uint32_t slot, const Key& key, bool preloaded) {
     switch (policy_) {
         case RowPolicy::kStatic:
             return;
@@ -41,23 +41,23 @@ void RowCache::enter(std::uint32_t slot, const Row& row, bool preloaded) {
             return;
         case RowPolicy::kS3Fifo:
             uses_[slot] = 0;
-            s3_queue(slot, forget_ghost(row.set, row.hash) || preloaded);
+            s3_queue(slot, forget_ghost(key.set, key.hash) || preloaded);
             return;
         case RowPolicy::kWindow:
-            words_[slot] = hinted_.mask_of(row.id);
+            words_[slot] = hinted_.mask_of(key.id);
             uses_[slot] =
-                std::max(counts_.count(row.hash), preloaded ? kPreloadedUses : std::uint8_t{0});
+                std::max(counts_.count(key.hash), preloaded ? kPreloadedUses : std::uint8_t{0});
             return;
     }
 }
 
-bool RowCache::all_pinned(Set set) const {
+bool KeyCache::all_pinned(Set set) const {
     const auto begin = pins_.begin() + set.first;
     return std::find(begin, begin + set.ways, 0) == begin + set.ways;
 }
 
-std::uint32_t RowCache::victim(const Row& row) {
-    if (all_pinned(row.set) && (policy_ != RowPolicy::kWindow || all_pinned(row.other))) {
+std::uint32_t KeyCache::victim(const Key& key) {
+    if (all_pinned(key.set) && (policy_ != RowPolicy::kWindow || all_pinned(key.other))) {
         ++stats_.pinned;
         return kNoSlot;
     }
@@ -65,17 +65,17 @@ std::uint32_t RowCache::victim(const Row& row) {
         case RowPolicy::kStatic:
             return kNoSlot;
         case RowPolicy::kClock:
-            return clock_victim(row.set);
+            return clock_victim(key.set);
         case RowPolicy::kS3Fifo:
-            return s3_victim(row.set);
+            return s3_victim(key.set);
         case RowPolicy::kWindow:
-            return window_victim(row);
+            return window_victim(key);
     }
     return kNoSlot;
 }
 
 // One slot at least is not pinned, and after a round it is not used either.
-std::uint32_t RowCache::clock_victim(Set set) {
+std::uint32_t KeyCache::clock_victim(Set set) {
     std::uint8_t& hand = hands_[set.number];
     for (;;) {
         const std::uint32_t slot = set.first + hand;
@@ -90,13 +90,13 @@ std::uint32_t RowCache::clock_victim(Set set) {
     }
 }
 
-void RowCache::s3_queue(std::uint32_t slot, bool in_main) {
+void KeyCache::s3_queue(std::uint32_t slot, bool in_main) {
     words_[slot] = stamp_ | (in_main ? 1 : 0);
     stamp_ += 2;
 }
 
 // The slot of a queue that came first and is not pinned. Numbers wrap: what counts is how long ago.
-std::uint32_t RowCache::s3_oldest(Set set, bool in_main) const {
+std::uint32_t KeyCache::s3_oldest(Set set, bool in_main) const {
     std::uint32_t best = kNoSlot;
     for (std::uint32_t slot = set.first; slot < set.first + set.ways; ++slot) {
         if (pins_[slot] == 0 && (words_[slot] & 1) == (in_main ? 1U : 0U) &&
@@ -107,7 +107,7 @@ std::uint32_t RowCache::s3_oldest(Set set, bool in_main) const {
     return best;
 }
 
-std::uint32_t RowCache::s3_victim(Set set) {
+std::uint32_t KeyCache::s3_victim(Set set) {
     const auto begin = words_.begin() + set.first;
     auto small = static_cast<std::uint32_t>(
         std::count_if(begin, begin + set.ways, [](std::uint32_t word) { return word % 2 == 0; }));
@@ -131,24 +131,24 @@ std::uint32_t RowCache::s3_victim(Set set) {
             s3_queue(slot, true);
         } else {
             if (!in_main) {
-                remember_ghost(set, row_hash(ids_[slot]));
+                remember_ghost(set, key_hash(ids_[slot]));
             }
             return slot;
         }
     }
 }
 
-std::span<std::uint16_t> RowCache::ghosts_of(Set set) {
+std::span<std::uint16_t> KeyCache::ghosts_of(Set set) {
     return std::span(ghosts_).subspan(set.first, set.ways);
 }
 
-void RowCache::remember_ghost(Set set, std::uint64_t hash) {
+void KeyCache::remember_ghost(Set set, std::uint64_t hash) {
     std::uint8_t& next = hands_[set.number];
     ghosts_of(set)[next] = ghost_of(hash);
     next = static_cast<std::uint8_t>((next + 1U) % set.ways);
 }
 
-bool RowCache::forget_ghost(Set set, std::uint64_t hash) {
+bool KeyCache::forget_ghost(Set set, std::uint64_t hash) {
     const std::span<std::uint16_t> ghosts = ghosts_of(set);
     const auto found = std::find(ghosts.begin(), ghosts.end(), ghost_of(hash));
     if (found == ghosts.end()) {
@@ -159,8 +159,8 @@ bool RowCache::forget_ghost(Set set, std::uint64_t hash) {
 }
 
 // Belady's choice as far as hints reach, then the least used; and none that would be needed before
-// the row that comes.
-std::uint32_t RowCache::window_victim(const Row& row) {
+// the key that comes.
+std::uint32_t KeyCache::window_victim(const Key& key) {
     std::uint32_t best = kNoSlot;
     std::uint32_t best_distance = 0;
     const auto look_in = [&](Set set) {
@@ -176,14 +176,14 @@ std::uint32_t RowCache::window_victim(const Row& row) {
             }
         }
     };
-    look_in(row.set);
+    look_in(key.set);
     if (sets_ > 1) {
-        look_in(row.other);
+        look_in(key.other);
     }
-    const std::uint32_t its = hinted_.distance(hinted_.mask_of(row.id));
+    const std::uint32_t its = hinted_.distance(hinted_.mask_of(key.id));
     const bool is_sooner =
-        its < best_distance || (its == best_distance && counts_.count(row.hash) > uses_[best]);
+        its < best_distance || (its == best_distance && counts_.count(key.hash) > uses_[best]);
     return is_sooner ? best : kNoSlot;
 }
 
-}  // namespace penstock::features
+}  // namespace penstock::tier

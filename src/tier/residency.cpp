@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "weights/stream/residency.hpp"
+#include "tier/residency.hpp"
 
 #include "base/align.hpp"
+#include "tier/slot_layout.hpp"
 
 #include <algorithm>
 #include <numeric>
 
-namespace penstock::weights {
+namespace penstock::tier {
 
 namespace {
 
+constexpr std::uint64_t kGpuBytesMin = 512;
 constexpr std::uint64_t kLevels = 512;  // tried between nothing and the largest unit
 
 class Search {
 public:
-    Search(std::span<const std::uint64_t> bytes, const UnitTensors& units, std::uint32_t slots)
-        : bytes_(bytes), units_(units), slots_(slots) {
+    Search(std::span<const std::uint64_t> bytes, const UnitTensors& units, std::uint32_t slots,
+           MemoryKind kind)
+        : bytes_(bytes), units_(units), slots_(slots), kind_(kind) {
         for (std::vector<std::size_t>& unit : units_) {
             std::sort(unit.begin(), unit.end());
             unit.erase(std::unique(unit.begin(), unit.end()), unit.end());
@@ -31,8 +34,8 @@ public:
         for (const std::vector<std::size_t>& unit : units_) {
             std::uint64_t read = 0;
             for (const std::size_t tensor : unit) {
-                if (read + memory_of(bytes_[tensor]) <= level) {
-                    read += memory_of(bytes_[tensor]);
+                if (read + memory_in_slot(bytes_[tensor]) <= level) {
+                    read += memory_in_slot(bytes_[tensor]);
                 } else {
                     out.stays[tensor] = true;
                 }
@@ -66,7 +69,7 @@ public:
             again = false;
             std::uint64_t used = out.used_bytes();
             for (const std::size_t tensor : order) {
-                const std::uint64_t memory = memory_of(bytes_[tensor]);
+                const std::uint64_t memory = memory_of_resident(bytes_[tensor], kind_);
                 if (!out.stays[tensor] && used + memory <= memory_bytes) {
                     out.stays[tensor] = true;
                     used += memory;
@@ -82,7 +85,7 @@ public:
         for (const std::vector<std::size_t>& unit : units_) {
             std::uint64_t all = 0;
             for (const std::size_t tensor : unit) {
-                all += memory_of(bytes_[tensor]);
+                all += memory_in_slot(bytes_[tensor]);
             }
             most = std::max(most, all);
         }
@@ -97,15 +100,15 @@ private:
             std::uint64_t slot = 0;
             for (const std::size_t tensor : unit) {
                 if (!out.stays[tensor]) {
-                    slot += memory_of(bytes_[tensor]);
+                    slot += memory_in_slot(bytes_[tensor]);
                     out.read_bytes += bytes_[tensor];
                 }
             }
-            out.slot_bytes = std::max(out.slot_bytes, slot);
+            out.slot_bytes = std::max(out.slot_bytes, memory_of_block(slot, kind_));
             with_reads += slot != 0 ? 1 : 0;
         }
         for (std::size_t tensor = 0; tensor < bytes_.size(); ++tensor) {
-            out.resident_bytes += out.stays[tensor] ? memory_of(bytes_[tensor]) : 0;
+            out.resident_bytes += out.stays[tensor] ? memory_of_resident(bytes_[tensor], kind_) : 0;
         }
         out.slots = std::min(slots_, with_reads);
     }
@@ -113,18 +116,33 @@ private:
     std::span<const std::uint64_t> bytes_;
     UnitTensors units_;  // each from its largest tensor to its smallest
     std::uint32_t slots_;
+    MemoryKind kind_;
 };
 
 }  // namespace
 
-std::uint64_t memory_of(std::uint64_t tensor_bytes) {
+std::uint64_t memory_in_slot(std::uint64_t tensor_bytes) {
     return tensor_bytes == 0 ? 0
                              : base::align_up(tensor_bytes, base::kPageBytes) + base::kPageBytes;
 }
 
+std::uint64_t memory_of_resident(std::uint64_t tensor_bytes, MemoryKind kind) {
+    if (kind == MemoryKind::kHost || tensor_bytes == 0) {
+        return memory_in_slot(tensor_bytes);
+    }
+    return memory_of_block(tensor_bytes + kLineBytes, kind);
+}
+
+std::uint64_t memory_of_block(std::uint64_t bytes, MemoryKind kind) {
+    if (kind == MemoryKind::kHost) {
+        return bytes;
+    }
+    return base::align_up(bytes, bytes > base::kMiB ? 2 * base::kMiB : kGpuBytesMin);
+}
+
 Residency choose_residency(std::span<const std::uint64_t> bytes, const UnitTensors& units,
-                           std::uint64_t memory_bytes, std::uint32_t slots) {
-    const Search search(bytes, units, slots);
+                           std::uint64_t memory_bytes, std::uint32_t slots, MemoryKind kind) {
+    const Search search(bytes, units, slots, kind);
     const std::uint64_t largest = search.largest_unit();
     Residency best = search.at(0);  // everything stays
     for (std::uint64_t step = 1; best.used_bytes() > memory_bytes && step <= kLevels; ++step) {
@@ -139,4 +157,4 @@ Residency choose_residency(std::span<const std::uint64_t> bytes, const UnitTenso
     return best;
 }
 
-}  // namespace penstock::weights
+}  // namespace penstock::tier

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "weights/stream/slot_layout.hpp"
+#include "tier/slot_layout.hpp"
 
 #include "base/align.hpp"
 
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-namespace penstock::weights {
+namespace penstock::tier {
 
 StoredTensor stored_tensor(std::vector<TensorStretch> stretches, std::uint64_t bytes,
                            std::uint64_t element_bytes) {
@@ -77,4 +77,15 @@ ImageLayout lay_out_image(std::span<const StoredTensor> tensors,
     return out;
 }
 
-}  // namespace penstock::weights
+ImageLayout lay_out_apart(std::span<const StoredTensor> tensors) {
+    ImageLayout out;
+    for (const StoredTensor& tensor : tensors) {
+        const std::uint64_t in_page =
+            tensor.keeps_place() ? tensor.offset() % base::kPageBytes : tensor.residue;
+        out.places.push_back(out.bytes + in_page);
+        out.bytes = base::align_up(out.places.back() + tensor.bytes, base::kPageBytes);
+    }
+    return out;
+}
+
+}  // namespace penstock::tier

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "features/gather/use_counts.hpp"
+#include "tier/cache/use_counts.hpp"
 
 #include <algorithm>
 
-namespace penstock::features {
+namespace penstock::tier {
 
 namespace {
 
@@ -65,4 +65,4 @@ void UseCounts::halve() {
     }
 }
 
-}  // namespace penstock::features
+}  // namespace penstock::tier

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often rows were used of late, also those that are not in memory: counts of four bits that
-// rows share, halved from time to time. A row has two of them, of which the smaller is its count
+// How often keys were used of late, also those that are not in memory: counts of four bits that
+// keys share, halved from time to time. A key has two of them, of which the smaller is its count
 // (Cormode and Muthukrishnan's count-min sketch, 2005, raised conservatively as Estan and Varghese
 // do, 2002); a cache that admits by it is that of Einziger, Friedman and Manes, "TinyLFU" (2017).
 // Not thread-safe.
@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace penstock::features {
+namespace penstock::tier {
 
 class UseCounts {
 public:
@@ -20,7 +20,7 @@ public:
     /// Eight bytes a slot. Throws std::bad_alloc.
     explicit UseCounts(std::uint32_t slots);
 
-    /// Asks for the memory of a row's counts.
+    /// Asks for the memory of a key's counts.
     void prefetch(std::uint64_t hash) const {
         if (!counts_.empty()) {
             const auto [first, second] = places(hash);
@@ -48,4 +48,4 @@ private:
     std::uint64_t added_max_ = 0;
 };
 
-}  // namespace penstock::features
+}  // namespace penstock::tier
