@@ -122,6 +122,11 @@ def test_bytes_that_contradict_are_damaged(tmp_path):
     path.write_bytes(whole[:at] + b"\xff" + whole[at + 1 :])
     with pytest.raises(penstock.Damaged):
         penstock.load(path)
+    np.savez(path, a=np.zeros((0, 3)))
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"(0, 3)", b"(0, 2)"))
+    with pytest.raises(penstock.Damaged, match="array 'a': its header has another CRC"):
+        penstock.load(path)
     archive(path, a__npy=npy(np.ones(3)), b__txt=b"no array")
     with pytest.raises(penstock.Unsupported, match=r"state\['b.txt'\]: it is not an array"):
         penstock.load(path)

@@ -58,6 +58,9 @@ Result<Array> take_header(ByteSource& source, zip::Record& record) {
     if (record.crc != 0) {
         const std::uint32_t before = crc32(std::span(head).first(header.header_bytes));
         record.crc ^= crc32_combine(before, 0, bytes);
+        if (bytes == 0 && record.crc != 0) {  // no elements are read, which would tell
+            return fault(kReading, "its header has another CRC than the file says: it was damaged");
+        }
     }
     record.offset += header.header_bytes;
     record.bytes = bytes;
