@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock import _arguments, _children, _core, _log, _state
+from penstock import _arguments, _children, _core, _log, _state, _streamed
 from penstock._progress import Progress, reporter
 
 if TYPE_CHECKING:
@@ -45,7 +45,11 @@ def save_async(
     """Saves a state to a file as save() does, and returns when training may change its tensors again: a copy of them is
     made on all cores, and written in the background. Several saves may be in flight; they run in order.
 
-    obj, f, metadata, default, changing: as for save(); f is the path of one file, not of an index of shards.
+    obj, f, metadata, default, changing: as for save(); f is the path of one file, not of an index of shards. An
+        iterator of (name, tensor) is read to its end by the call, which copies each tensor before it asks for the
+        next one; nothing is written before. Its copies must fit into the memory for copies, else it is a MemoryError
+        with the name of the tensor: penstock.save() of an iterator holds one tensor at a time. Lazy mappings and a
+        Checkpoint are for save() alone.
     copy: False: no copy is made, and the caller must not change the tensors until
         `pending.wait_before_update()` returns.
     progress: True, or a function that is called with (done, total) in bytes, while a caller waits for the save.
@@ -61,9 +65,12 @@ def save_async(
             "(.safetensors, .pt), or use CheckpointStore.save_async, whose checkpoints have an index"
         )
     _state.check_default("save_async", default)
-    path, image = _state._image_of(obj, f, metadata, default)
+    _state.check_target(f, metadata)
+    report = reporter(progress, "save")
     _children.watch()
-    pending = _file_saver().save(image, path, copy, reporter(progress, "save"), changing)
+    obj = _streamed.collected("save_async", obj, _file_saver(), os.fsdecode(f), copy, changing)
+    path, image = _state._image_of(obj, f, metadata, default)
+    pending = _file_saver().save(image, path, copy, report, changing)
     _log.watch(pending, f"'{path}'")
     return pending
 

@@ -138,7 +138,10 @@ def number_of(view: Any, numbers: Mapping[int, int], name: str, path: str) -> in
 def check_dense(name: str, tensor: Any) -> None:
     torch = _torch()
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_nested:
-        raise TypeError(f"load: into[{shown(name)}]: got {type(tensor).__name__}; give dense tensors")
+        raise TypeError(
+            f"load: into[{shown(name)}]: got {type(tensor).__name__}; give dense tensors: others are loaded whole, by "
+            "their names, and their parts are filled, by the names that inspect() gives"
+        )
 
 
 def check_like(path: str, name: str, tensor: Any, dtype: Any, shape: Iterable[int]) -> None:

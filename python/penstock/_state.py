@@ -179,12 +179,22 @@ def check_default(verb: str, default: Any) -> None:
 
 def _image_of(obj: Any, f: str | os.PathLike[str], metadata: dict[str, str] | None, default: Any) -> tuple[str, Any]:
     """The path, absolute and without symbolic links, and the image of the file."""
+    path = check_target(f, metadata)
+    if os.fsdecode(f).endswith(".safetensors"):
+        return path, _format.image_of_tensors(_safetensors_rows(obj), list(_metadata(metadata).items()))
+    stem = os.path.basename(path).rsplit(".", 1)[0]
+    return path, _format.image_of_state(obj, stem if stem.isidentifier() else "archive", default)
+
+
+def check_target(f: str | os.PathLike[str], metadata: dict[str, str] | None) -> str:
+    """That one file may be saved there. Gives the path as _image_of() does."""
     given = _path(f, "save")
     if given.endswith("/"):
         raise ValueError(f"save: '{given}': it ends as a folder does; give the path of a file, '{given.rstrip('/')}'")
     path = os.path.realpath(given)
     if given.endswith(".safetensors"):
-        return path, _format.image_of_tensors(_safetensors_rows(obj), list(_metadata(metadata).items()))
+        _metadata(metadata)
+        return path
     if given.endswith(".json"):
         raise ValueError(
             f"save: '{given}': load() takes what ends in .json for an index of shards; end it in {INDEX} for "
@@ -192,8 +202,7 @@ def _image_of(obj: Any, f: str | os.PathLike[str], metadata: dict[str, str] | No
         )
     if metadata is not None:
         raise ValueError("save: metadata: a .pt has none; put it into the state, or save to a .safetensors")
-    stem = os.path.basename(path).rsplit(".", 1)[0]
-    return path, _format.image_of_state(obj, stem if stem.isidentifier() else "archive", default)
+    return path
 
 
 def _metadata(metadata: dict[str, str] | None) -> dict[str, str]:
@@ -224,6 +233,8 @@ def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, default: An
 
 
 def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
+    if type(obj) is _core._async.Collected:
+        return obj.rows()
     if not isinstance(obj, Mapping):
         raise TypeError(f"save: a .safetensors holds a dict of tensors, got {type(obj).__name__}")
     torch = sys.modules.get("torch")  # without the import there are no tensors of torch
@@ -252,9 +263,9 @@ def torch_row(name: str, tensor: Any, types: Mapping[str, str] = _SAFETENSORS, v
     """A row (name, type, shape, address and owner of the bytes) and an extent (device, address and size of memory)."""
     torch = _torch()
     if tensor.is_nested:
-        raise TypeError(
-            f"{verb}: state[{shown(name)}]: a nested tensor cannot be saved; save its parts (what its unbind() gives)"
-        )
+        do = "save its parts (what its unbind() gives), or a dict of it to a .pt"
+        do = do if verb == "save" else f"give its parts, by the names that inspect() gives ({shown(name + '.values')})"
+        raise TypeError(f"{verb}: state[{shown(name)}]: a nested tensor has no form here; {do}")
     dtype = str(tensor.dtype).removeprefix("torch.")
     if types is _SAFETENSORS and tensor.layout is torch.strided and dtype == _F4 and tensor.ndim:
         (_, _, shape, *data), extent = torch_row(name, tensor.view(torch.uint8), types, verb)  # of two F4 each
@@ -445,11 +456,12 @@ def load(
     cache: str = "auto",
     progress: Progress = False,
 ) -> Any:
-    """Reads a state that penstock.save, torch.save or safetensors wrote. Nothing in the file is executed: containers,
-    numbers, strings and tensors are made. Any other object costs only itself: see `unread`.
+    """Reads a state that penstock.save, torch.save, safetensors or numpy.savez wrote. Nothing in the file is executed:
+    containers, numbers, strings and tensors are made. Any other object costs only itself: see `unread`.
 
-    f: the path of a `.pt` (zip or legacy), a `.safetensors`, or an index of shards. It is recognised by its content; a
-        path that ends in `.json` is always an index. Or a binary file, read from its position to its end.
+    f: the path of a `.pt` (zip or legacy), a `.safetensors`, an index of shards, or an `.npz` that is not compressed (a
+        dict of tensors). It is recognised by its content; a path that ends in `.json` is always an index. Or a binary
+        file, read from its position to its end.
     map_location: as in torch.load: a device, or its number, a dict, a function (storage, location) -> storage.
     pickle_module, weights_only: accepted for compatibility with torch.load. Whatever their values are, only plain
         values are read, and another pickle_module is a ValueError.
@@ -571,8 +583,9 @@ class Inspection(list[TensorInfo]):
 
 @_arguments.named
 def inspect(f: Path | Readable) -> Inspection:
-    """Lists the tensors of a `.pt`, a `.safetensors` or an index of shards, without reading their data. Names are keys
-    of a `.safetensors`, or keys in the state of a `.pt` joined by dots ("model.0.weight"). Raises as load()."""
+    """Lists the tensors of a `.pt`, a `.safetensors`, an `.npz` or an index of shards, without reading their data.
+    Names are keys of a `.safetensors` or `.npz`, or keys in the state of a `.pt` joined by dots ("model.0.weight").
+    Raises as load()."""
     from penstock import _load
 
     with _load.opened(f, "inspect") as source:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from penstock import _arguments, _children, _core, _log, _state
+from penstock import _arguments, _children, _core, _log, _state, _streamed
 from penstock._checkpoint import Checkpoint
 from penstock._errors import from_core
 from penstock._progress import Progress, reporter
@@ -138,7 +138,8 @@ class CheckpointStore:
         `keep` says. When it raises, nothing has changed, unless it raises penstock.Damaged: the new checkpoint was
         read back and is not what was saved. Older ones that are good are then kept.
 
-        state: as for penstock.save(); NumPy-only states need no torch.
+        state: as for penstock.save(); NumPy-only states need no torch. An iterator of (name, tensor) is read to its end
+            first, as by penstock.save_async(), and saved as a dict; its copies must fit into host_memory.
         step: the caller's own number. pinned: the checkpoint is kept whatever `keep` says.
         metadata: a dict of text, numbers, True, False and None, 1 MiB at most, such as {"loss": 0.3}. CheckpointInfo
             has it, and best() compares it. A tensor of one element, or a NumPy scalar, counts as its number.
@@ -150,8 +151,10 @@ class CheckpointStore:
         for errors of the system. The error of an earlier save_async() that was not reported yet is raised first."""
         step, rows = _arguments.step("save", step, state), _arguments.metadata("save", metadata, self._metric)
         _state.check_default("save", default)
+        report = reporter(progress, "save")
         began = time.perf_counter()
-        info = self._store.save(state, step, bool(pinned), rows, default, reporter(progress, "save"), changing)
+        state = _streamed.collected("save", state, self._store, "", True, changing)
+        info = self._store.save(state, step, bool(pinned), rows, default, report, changing)
         _log.saved(info, began)
         return info
 
@@ -175,6 +178,7 @@ class CheckpointStore:
         _state.check_default("save_async", default)
         report = reporter(progress, "save")
         _children.watch()
+        state = _streamed.collected("save_async", state, self._store, "", copy, changing)
         pending = self._store.save_async(state, step, bool(pinned), rows, default, bool(copy), report, changing)
         _log.watch(pending, f"step {step}")
         return pending
@@ -185,6 +189,7 @@ class CheckpointStore:
         """save_async() that copies everything but the memory at `unchanging`: (address, bytes)."""
         step = _arguments.step("save", step, state)
         _children.watch()
+        state = _streamed.collected("save", state, self._store, "", True, "raise")
         return self._store.save_async(state, step, False, [], None, unchanging, None)
 
     def latest(self) -> _core.CheckpointInfo | None:

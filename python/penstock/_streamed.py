@@ -48,6 +48,17 @@ def takes(obj: Any, like: Any) -> bool:
     return False
 
 
+def collected(verb: str, obj: Any, saver: Any, path: str, copy: bool, changing: str) -> Any:
+    """The tensors of an iterator, each copied when it came, for a save that writes them later. Another state is given
+    back as it is. saver: of files, or a store. path: of a file, or ""."""
+    if not isinstance(obj, Iterator):
+        return obj
+    if not copy:
+        raise ValueError(f"{verb}: copy: the tensors of an iterator are copied one after another; leave out copy=False")
+    types = _state._SAFETENSORS if path.endswith(".safetensors") else _ALL
+    return saver.collect(obj, lambda n, item: _row(n, item, types), changing)
+
+
 def save(obj: Any, f: Any, like: Any, metadata: Any, shard_bytes: int, report: Any, sync: bool, changing: str) -> None:
     if not isinstance(f, (str, bytes, os.PathLike)):
         raise TypeError(

@@ -2,6 +2,7 @@
 // Saves in the background: PendingSave, and the one Saver that writes single files.
 #include "arguments.hpp"
 #include "bind.hpp"
+#include "collected.hpp"
 #include "errors.hpp"
 #include "exit_status.hpp"
 #include "file_image_object.hpp"
@@ -123,6 +124,13 @@ store::StagedSave Saver::stage(std::vector<ConstMemory>& spans, const store::Cop
         warn_of(saver_->reason_of_wait(staged));
     }
     return staged;
+}
+
+store::Collected Saver::collect(const TensorStream& stream, Changing changing) {
+    return store::collect(*saver_, stream, changing, [](const auto& step) {
+        const nb::gil_scoped_acquire gil;
+        wait_in_slices(-1, step);
+    });
 }
 
 PendingSaveObject Saver::add(store::SaveQueue::Work work, const std::string& name,
@@ -305,10 +313,18 @@ void bind_pending_save(nb::module_& parent) {
 void bind_async(nb::module_& parent) {
     bind_pending_save(parent);
     nb::module_ m = parent.def_submodule("_async", "Saves in the background; private.");
+    nb::class_<CollectedObject>(m, "Collected").def("rows", rows_of_collected);
     nb::class_<FileSaver>(m, "FileSaver")
         .def(nb::init<std::uint64_t>(), nb::arg("host_memory"))
         .def("save", save_file_async, nb::arg("image"), nb::arg("path"), nb::arg("copy"),
              nb::arg("progress").none(), nb::arg("changing") = "raise")
+        .def(
+            "collect",
+            [](FileSaver& self, nb::handle items, nb::handle row, nb::handle changing) {
+                self.saver.raise_failure("the save of an iterator");
+                return collect(self.saver, items, row, changing);
+            },
+            nb::arg("items"), nb::arg("row"), nb::arg("changing"))
         .def(
             "finish", [](FileSaver& self) { self.saver.finish(Saver::Failures::kRaise); },
             "Waits until everything is durable or has failed; raises the first failure that was "

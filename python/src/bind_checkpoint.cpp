@@ -5,6 +5,7 @@
 #include "base/text/units.hpp"
 #include "bind.hpp"
 #include "borrowed_memory.hpp"
+#include "collected.hpp"
 #include "engine_object.hpp"
 #include "errors.hpp"
 #include "file_image_object.hpp"
@@ -390,6 +391,14 @@ void bind_store(nb::module_& m) {
         .def("save_async", save_to_store_async, nb::arg("state").none(), nb::arg("step"),
              nb::arg("pinned"), nb::arg("metadata"), nb::arg("default").none(), nb::arg("copy"),
              nb::arg("progress").none(), nb::arg("changing") = "raise")
+        .def(
+            "collect",
+            [](StoreObject& self, nb::handle items, nb::handle row, nb::handle changing) {
+                static_cast<void>(self.writable());
+                self.saver.raise_failure("the save of an iterator");
+                return collect(self.saver, items, row, changing);
+            },
+            nb::arg("items"), nb::arg("row"), nb::arg("changing"))
         .def("latest", latest_of_store, nb::arg("passed_over"))
         .def("open_newest", open_newest_of_store, nb::arg("step").none(), nb::arg("use"),
              nb::arg("passed_over"))

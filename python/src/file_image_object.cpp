@@ -3,6 +3,7 @@
 
 #include "arguments.hpp"
 #include "base/raise.hpp"
+#include "collected.hpp"
 #include "format/safetensors.hpp"
 #include "names.hpp"
 
@@ -94,6 +95,7 @@ GivenTensors rows_of(nb::handle tensors, nb::handle metadata) {
         out.memory.push_back({reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(row[3])),
                               static_cast<std::size_t>(*bytes), nb::borrow(row[4])});
         StorageMemory& memory = out.memory.back();
+        memory.copied = is_collected(row[4]);
         if (truth(nb::getattr(row[4], "is_cuda", nb::bool_(false))) &&
             !place_on_gpu(memory, reinterpret_cast<std::uintptr_t>(memory.data))) {
             memory.keep = row[4].attr("cpu")();

@@ -8,6 +8,7 @@
 #include "nanobind.hpp"
 #include "state.hpp"
 #include "store/background/background_saver.hpp"
+#include "store/background/collected.hpp"
 
 #include <penstock/checkpoint.hpp>
 
@@ -67,6 +68,8 @@ public:
     /// the budget, and warns where that took long.
     store::StagedSave stage(std::vector<ConstMemory>& spans, const store::CopyChoice& choice,
                             const std::vector<StorageMemory>& storages);
+    /// Copies what a stream gives; see store::collect(). Without the GIL.
+    store::Collected collect(const TensorStream& stream, Changing changing);
     /// Waits until the tensors may change, and warns, if the state exceeded the budget.
     PendingSaveObject add(store::SaveQueue::Work work, const std::string& name,
                           const store::StagedSave& staged,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "borrowed_memory.hpp"
+#include "collected.hpp"
 #include "format/grammar.hpp"
 #include "format/pickle/pickled.hpp"
 #include "format/rebuilt.hpp"
@@ -54,6 +55,10 @@ public:
             class_ = nb::borrow(nb::object(torch.attr("FloatTensor")).type());
             storage_ = torch.attr("storage").attr("TypedStorage");
         }
+        if (nb::object nested = imported("torch.nested._internal.nested_tensor");
+            !nested.is_none()) {
+            jagged_ = nested.attr("NestedTensor");
+        }
         if (nb::object numpy = imported("numpy"); !numpy.is_none()) {
             array_ = numpy.attr("ndarray");
             scalar_ = numpy.attr("generic");
@@ -69,7 +74,7 @@ public:
     State run(nb::handle object) {
         const WithoutCollection walking;  // each tensor gets an object for its storage
         state_.tree.root = value(object, 0);
-        fetch();
+        fetch_copies(fetched_, state_.storages);
         return std::move(state_);
     }
 
@@ -165,6 +170,9 @@ private:
             const std::string wrong = wrong_with_tensor(o);
             return wrong.empty() ? any_tensor(o, depth) : instead(o, depth, wrong);
         }
+        if (is(o, jagged_)) {
+            return jagged(o, depth);
+        }
         if (PyDict_CheckExact(p) || is(o, ordered_) || is(o, default_) || is(o, counter_)) {
             return dict(o, depth);
         }
@@ -187,7 +195,7 @@ private:
         }
         if (is(o, storage_) && (format::torch_type_named(dtype_name(o)) != nullptr ||
                                 format::held_type_named(dtype_name(o)) != nullptr)) {
-            return rebuilt(o, depth);
+            return rebuilt(torch_parts(imported("torch"), o), depth);
         }
         if (is(o, dtype_) || is(o, scheme_) || is(o, layout_)) {
             return constant(o, text(o));
@@ -343,7 +351,8 @@ private:
     void attributes(nb::handle o, ValueId id, int depth) {
         own_dict(nb::getattr(o, "__dict__", nb::dict()), id, depth);
     }
-    void own_dict(const nb::object& own, ValueId id, int depth) {
+    void own_dict(nb::object own, ValueId id, int depth) {
+        own = in_jagged_ ? without_compile_hints(own) : own;
         if (nb::len(own) == 0) {
             return;
         }
@@ -430,7 +439,7 @@ private:
         static const Name kIsNested("is_nested");
         const bool dense =
             get(o, kLayout).is(strided_) && type_of(o) != nullptr && !truth(get(o, kIsNested));
-        const ValueId id = dense ? tensor(o) : rebuilt(o, depth);
+        const ValueId id = dense ? tensor(o) : rebuilt(torch_parts(imported("torch"), o), depth);
         nb::object own = get(o, kDict);
         if (!dense && !is(o, parameter_) && truth(o.attr("requires_grad"))) {
             own = checked(PyDict_Copy(own.ptr()));
@@ -440,8 +449,19 @@ private:
         return id;
     }
 
-    ValueId rebuilt(nb::handle o, int depth) {
-        const TorchParts made = torch_parts(imported("torch"), o);
+    ValueId jagged(nb::handle o, int depth) {
+        const TorchParts made = jagged_parts(o);
+        in_jagged_ = true;
+        const ValueId id = rebuilt(made, depth);
+        in_jagged_ = false;
+        for (const ValueId part : std::vector<ValueId>(state_.tree.at(id).items)) {
+            format::drop_compile_hints(state_.tree, part);
+        }
+        own_dict(made.own, id, depth);
+        return id;
+    }
+
+    ValueId rebuilt(const TorchParts& made, int depth) {
         std::vector<ValueId> parts;
         for (const nb::object& part : made.parts) {
             parts.push_back(step(part, part, depth));
@@ -525,26 +545,6 @@ private:
         }
     }
 
-    // All copies from devices are under way at once.
-    void fetch() {
-        if (nb::len(fetched_) == 0) {
-            return;
-        }
-        nb::list storages;
-        for (const nb::handle row : fetched_) {
-            storages.append(row[1]);
-        }
-        const nb::object made =
-            nb::module_::import_("penstock._async").attr("host_copies")(storages);
-        for (std::size_t i = 0; i < nb::len(fetched_); ++i) {
-            const nb::object copy = made[i];
-            StorageMemory& memory = state_.storages[nb::cast<std::uint32_t>(fetched_[i][0])];
-            memory.data =
-                reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(copy.attr("data_ptr")()));
-            memory.keep = copy;
-        }
-    }
-
     ValueId numpy(nb::handle o) {
         const std::string type = text(nb::object(o.attr("dtype").attr("str")));
         if (!is(o, array_)) {
@@ -570,10 +570,11 @@ private:
 
     State state_;
     const bool together_;
+    bool in_jagged_ = false;  // at a part of one
     const nb::handle other_;
     nb::list fetched_;  // (number of the storage, the device's storage) each
     nb::object tensor_, parameter_, size_, dtype_, device_, strided_, layout_, scheme_, class_,
-        storage_;
+        storage_, jagged_;
     nb::object array_, scalar_, contiguous_, ordered_, default_, counter_, pickled_;
     std::vector<nb::handle> path_;
     Replaced replaced_;
@@ -588,7 +589,8 @@ private:
 }  // namespace
 
 State state_of(nb::handle object, nb::handle other, bool together) {
-    State made = Builder(other, together).run(object);
+    State made =
+        is_collected(object) ? take_collected(object) : Builder(other, together).run(object);
     if (const std::string pickled = format::pickled_line(made.tree); !pickled.empty()) {
         nb::module_::import_("penstock._log").attr("pickled")(pickled);
     }

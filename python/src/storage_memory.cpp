@@ -138,6 +138,24 @@ bool place_on_gpu(StorageMemory& memory, std::uintptr_t address) {
     }
 }
 
+void fetch_copies(const nb::list& rows, std::vector<StorageMemory>& storages) {
+    if (nb::len(rows) == 0) {
+        return;
+    }
+    nb::list of_devices;
+    for (const nb::handle row : rows) {
+        of_devices.append(row[1]);
+    }
+    const nb::object made = nb::module_::import_("penstock._async").attr("host_copies")(of_devices);
+    for (std::size_t i = 0; i < nb::len(rows); ++i) {
+        const nb::object copy = made[i];
+        StorageMemory& memory = storages[nb::cast<std::uint32_t>(rows[i][0])];
+        memory.data =
+            reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(copy.attr("data_ptr")()));
+        memory.keep = copy;
+    }
+}
+
 std::vector<StreamHandle> streams_of(const std::vector<StorageMemory>& storages) {
     std::vector<Memory> memory;
     for (const StorageMemory& storage : storages) {

@@ -20,7 +20,7 @@ struct StorageMemory {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
     nb::object keep;
-    bool copied = false;  ///< made for this save, from a device: nobody else changes it
+    bool copied = false;  ///< made for this save: nobody else changes it
     MemoryKind where = MemoryKind::kHost;
     std::int32_t device = 0;  ///< of MemoryKind::kDevice: its number
     /// The torch.UntypedStorage that has the memory, or None: nobody can look whether it still has.
@@ -52,6 +52,9 @@ inline constexpr std::size_t kNoStorage = static_cast<std::size_t>(-1);
 /// Finds the memory of a CUDA storage at `address`; false where torch has to copy it to the host:
 /// there is no driver that is new enough. Throws Error for memory that the driver does not know.
 [[nodiscard]] bool place_on_gpu(StorageMemory& memory, std::uintptr_t address);
+/// Copies storages of devices, all at once, and makes them the memory of some of `storages`.
+/// `rows`: (number, the device's storage) each.
+void fetch_copies(const nb::list& rows, std::vector<StorageMemory>& storages);
 /// The streams whose work comes before memory of GPUs is read: torch's current ones.
 [[nodiscard]] std::vector<StreamHandle> streams_of(const std::vector<StorageMemory>& storages);
 /// The same before it is read into: torch may have given memory that its stream still uses.

@@ -165,6 +165,44 @@ nb::object nested(nb::handle torch, const std::vector<nb::object>& parts) {
     return torch.attr("_nested_view_from_buffer")(buffer, sizes, strides, parts[3]);
 }
 
+// Torch does not look whether offsets and lengths lie in the values, and its kernels read there.
+void check_jagged(const std::vector<nb::object>& parts) {
+    const nb::object &values = parts[0], &offsets = parts[1], &lengths = parts[2];
+    const std::int64_t extent = number(values.attr("size")(number(parts[5]) - 1));
+    const auto all = [](const nb::object& of) { return truth(of.attr("all")()); };
+    const nb::object begin = offsets.attr("long")();
+    bool good = all(begin.attr("ge")(0)) && all(begin.attr("le")(extent));
+    if (good && lengths.is_none()) {
+        good = all(begin.attr("diff")().attr("ge")(0));
+    } else if (good) {
+        const nb::object length = lengths.attr("long")();
+        good = all(length.attr("ge")(0)) && all(length.attr("le")(extent)) &&
+               all(begin[nb::slice(nb::none(), nb::int_(-1), nb::none())].attr("add")(length).attr(
+                   "le")(extent));
+    }
+    require(good, "a jagged tensor does not lie in its values");
+}
+
+nb::object jagged(const std::vector<nb::object>& parts) {
+    if (has_data(parts[0]) && has_data(parts[1])) {
+        check_jagged(parts);
+    }
+    const nb::module_ module = nb::module_::import_("torch.nested._internal.nested_tensor");
+    nb::dict cache;
+    // Torch before 2.5 has numbers there, and computes them again.
+    if (nb::hasattr(module, "_store_val_in_tensor")) {
+        if (!parts[3].is_none()) {
+            cache["min_seqlen"] = parts[3];
+        }
+        if (!parts[4].is_none()) {
+            cache["max_seqlen"] = parts[4];
+        }
+    }
+    return module.attr("NestedTensor")(
+        parts[0], parts[1], nb::arg("lengths") = parts[2], nb::arg("_ragged_idx") = parts[5],
+        nb::arg("_metadata_cache") = cache, nb::arg("requires_grad") = parts[6]);
+}
+
 nb::object whole_of(nb::handle torch, nb::handle storage, const format::HeldType* held,
                     const nb::object& dtype) {
     const nb::object as =
@@ -239,6 +277,8 @@ nb::object torch_object(nb::handle torch, const format::RebuiltRow& row,
             return quantized(torch, parts);
         case Rebuilt::kNested:
             return nested(torch, parts);
+        case Rebuilt::kJagged:
+            return jagged(parts);
         case Rebuilt::kMeta:
             return torch.attr("empty_strided")(parts[1], parts[2], nb::arg("dtype") = parts[0],
                                                nb::arg("device") = "meta",
@@ -247,6 +287,35 @@ nb::object torch_object(nb::handle torch, const format::RebuiltRow& row,
             return torch.attr("nn").attr("Parameter")(parts[0], parts[1]);
     }
     return nb::none();
+}
+
+nb::object without_compile_hints(const nb::object& attributes) {
+    nb::dict kept;
+    for (const auto [name, item] : nb::cast<nb::dict>(attributes)) {
+        if (!nb::isinstance<nb::str>(name) || !format::is_compile_hint(text(name))) {
+            kept[name] = item;
+        }
+    }
+    return kept;
+}
+
+TorchParts jagged_parts(nb::handle o) {
+    nb::dict own = nb::cast<nb::dict>(without_compile_hints(o.attr("__dict__")));
+    for (const char* part : {"_values", "_offsets", "_lengths", "_ragged_idx", "_metadata_cache",
+                             "_size", "_strides", "_sym_sizes_capsule", "_sym_sizes_capsule_len",
+                             "_sym_strides_capsule", "_sym_strides_capsule_len"}) {
+        PyObject_DelItemString(own.ptr(), part);
+    }
+    PyErr_Clear();
+    const nb::object cache = o.attr("_metadata_cache");
+    const auto extreme = [&](const char* name) {
+        nb::object known = cache.attr("get")(name);
+        return nb::isinstance<nb::int_>(known) ? nb::none() : known;
+    };
+    return {"jagged",
+            {o.attr("_values"), o.attr("_offsets"), o.attr("_lengths"), extreme("min_seqlen"),
+             extreme("max_seqlen"), o.attr("_ragged_idx"), o.attr("requires_grad")},
+            own};
 }
 
 TorchParts torch_parts(nb::handle torch, nb::handle o) {

@@ -23,7 +23,12 @@ namespace penstock::python {
 struct TorchParts {
     std::string tag;  ///< empty: a dense tensor
     std::vector<nb::object> parts;
+    nb::object own = {};  ///< of a jagged tensor: a dict of its attributes that are no parts
 };
+/// Without what torch.compile notes of a tensor; see format::is_compile_hint().
+[[nodiscard]] nb::object without_compile_hints(const nb::object& attributes);
+/// Takes an object of torch's class of jagged tensors apart.
+[[nodiscard]] TorchParts jagged_parts(nb::handle object);
 /// Takes a torch.Tensor, a Parameter or a TypedStorage apart.
 [[nodiscard]] TorchParts torch_parts(nb::handle torch, nb::handle object);
 

@@ -253,7 +253,7 @@ ROWS = {
     ),
     "a jagged tensor": (
         lambda at: save({"n": torch.nested.nested_tensor([at.x, at.x[:2]])}, "e.safetensors"),
-        "save its parts (what its unbind() gives)",
+        "save its parts (what its unbind() gives), or a dict of it to a .pt",
         lambda at: bool(saved(dict(zip("ab", torch.nested.nested_tensor([at.x, at.x[:2]]).unbind())), "e.pt")),
     ),
     "a sparse tensor in .safetensors": (

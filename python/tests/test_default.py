@@ -80,10 +80,8 @@ def test_it_is_called_for_nothing_else(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_it_is_called_for_tensors_and_arrays_that_a_state_cannot_hold(tmp_path):
-    pair = [torch.ones(2), torch.ones(3)]
     found = [
         torch.empty(2, device="meta"),
-        torch.nested.nested_tensor(pair, layout=torch.jagged),
         torch.ones(2).untyped_storage(),
         np.array([1, None], dtype=object),
         np.zeros(2, dtype=[("a", "i4")]),

@@ -48,8 +48,8 @@ def test_of_positions_and_of_any_text():
 
 REFUSED = {
     "compressed": (lambda at: np.savez_compressed(at, a=np.ones(9)), "numpy.load()"),
-    "text": (lambda at: np.savez(at, a=np.array(["one"])), "array 'a': its dtype '<U3' is text"),
-    "objects": (lambda at: np.savez(at, a=np.array([{}], dtype=object)), "array 'a': its dtype"),
+    "text": (lambda at: np.savez(at, a=np.array(["one"])), "state['a']: its dtype '<U3' is text"),
+    "objects": (lambda at: np.savez(at, a=np.array([{}], dtype=object)), "state['a']: its dtype"),
     "Fortran": (lambda at: np.savez(at, a=np.asfortranarray(np.ones((2, 3)))), "Fortran"),
     "big-endian": (lambda at: np.savez(at, a=np.ones(2, ">f4")), "big-endian"),
     "fields": (lambda at: np.savez(at, a=np.zeros(2, [("x", "f4")])), "structured"),
@@ -63,6 +63,37 @@ def test_what_is_not_read_is_unsupported(what, tmp_path):
     with pytest.raises(penstock.Unsupported, match=r"a\.npz") as refused:
         penstock.load(tmp_path / "a.npz")
     assert text in str(refused.value)
+
+
+def test_what_is_not_read_costs_only_itself(tmp_path):
+    path = tmp_path / "a.npz"
+    more = {"turned": np.asfortranarray(np.ones((2, 3)))}
+    more |= {"text": np.array(["one"]), "objects": np.array([{}], dtype=object), "big": np.ones(2, ">f4")}
+    np.savez(path, w=np.arange(3.0), **more, last=np.ones(2, "f4"))
+    with pytest.raises(penstock.Unsupported, match=r"state\['turned'\]: .*; nor are read: state\['text'\]"):
+        penstock.load(path)
+    assert penstock.load(path, names="w").tolist() == [0, 1, 2]
+    assert list(penstock.load(path, names=["w", "last"])) == ["w", "last"]
+    found = penstock.load(path, unread="keep")
+    assert list(found) == ["w", *more, "last"] and found["last"].tolist() == [1, 1]
+    assert all(isinstance(found[name], penstock.Unread) for name in more)
+    assert found["text"].name == "numpy.ndarray" and "state['text'] (numpy.ndarray)" in penstock.inspect(path).unread
+    with zipfile.ZipFile(path, "a") as zipped:
+        zipped.writestr("note.txt", b"no array")
+    assert penstock.load(path, unread="keep")["note.txt"].name == "bytes"
+    with zipfile.ZipFile(path, "a") as zipped:
+        zipped.writestr("w", b"the key of w.npy")
+    with pytest.raises(penstock.Unsupported, match="that another one has"):
+        penstock.load(path, unread="keep")
+
+
+def test_a_key_may_be_any_text(tmp_path):
+    path = tmp_path / "a.npz"
+    for name in ("../up", "./here", "/params/Dense_0/kernel", "a\\b", "", "x.npy", "größe", "a//b", ".."):
+        np.savez(path, **{name: np.arange(2)})
+        assert np.load(path).files == [name]
+        assert {key: one.tolist() for key, one in penstock.load(path).items()} == {name: [0, 1]}
+        assert [one.name for one in penstock.inspect(path)] == [name]
 
 
 def archive(at, **records):
@@ -91,8 +122,13 @@ def test_bytes_that_contradict_are_damaged(tmp_path):
     path.write_bytes(whole[:at] + b"\xff" + whole[at + 1 :])
     with pytest.raises(penstock.Damaged):
         penstock.load(path)
+    np.savez(path, a=np.zeros((0, 3)))
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"(0, 3)", b"(0, 2)"))
+    with pytest.raises(penstock.Damaged, match="array 'a': its header has another CRC"):
+        penstock.load(path)
     archive(path, a__npy=npy(np.ones(3)), b__txt=b"no array")
-    with pytest.raises(penstock.Unsupported, match="'b.txt' is not an array"):
+    with pytest.raises(penstock.Unsupported, match=r"state\['b.txt'\]: it is not an array"):
         penstock.load(path)
 
 

@@ -81,17 +81,15 @@ def test_what_this_torch_writes_is_read(tmp_path):
     assert check(of_this_torch(tmp_path)) == 9
 
 
-def test_jagged_tensors_are_left_out_by_name():
+def test_jagged_tensors_of_all_versions_that_have_them():
     files = {version: of["jagged.pt"] for version, of in KEPT.items() if "jagged.pt" in of}
     assert list(files) == list(KEPT)[2:]
     for version, data in files.items():
-        with pytest.raises(
-            penstock.Unsupported,
-            match=r"made by 'torch.nested._internal.nested_tensor.(NestedTensor|_rebuild_njt)', which is not among",
-        ):
-            penstock.load(io.BytesIO(data))
-        found = penstock.load(io.BytesIO(data), unread="keep")
-        assert isinstance(found["jagged"], penstock.Unread) and "nested_tensor" in found["jagged"].name, version
+        found, wanted = penstock.load(io.BytesIO(data)), values.jagged()
+        assert type(found["jagged"]) is type(wanted) and found["jagged"].layout is torch.jagged, version
+        for one, other in zip(found["jagged"].unbind(), wanted.unbind(), strict=True):
+            assert torch.equal(one, other), version
+        assert found["jagged"]._get_max_seqlen() == 2 and found["jagged"]._get_min_seqlen() == 1, version
         assert torch.equal(found["beside"], values.numbers(2))
 
 

@@ -89,6 +89,8 @@ bool fits_part(const ValueTree& tree, ValueId id, Part part) {
     switch (part) {
         case Part::kTensor:
             return tensor_of(tree, id) != nullptr;
+        case Part::kTensorOrNone:
+            return none || tensor_of(tree, id) != nullptr;
         case Part::kWhole:
             return is_whole(tree, id);
         case Part::kRebuilt: {
@@ -174,7 +176,89 @@ std::string wrong_storage(const ValueTree& tree, const Value& v) {
                : "a storage is of a type that it does not hold";
 }
 
+// What lies in the data (offsets past the values) is checked where the data is.
+std::string wrong_jagged(const ValueTree& tree, const Value& v) {
+    const TensorValue& values = *tensor_of(tree, v.items[0]);
+    const TensorValue& offsets = *tensor_of(tree, v.items[1]);
+    const TensorValue* lengths = tensor_of(tree, v.items[2]);
+    const auto counts = [](const TensorValue& t) {
+        return t.shape.size() == 1 &&
+               (t.type == tensor::ElementType::kI64 || t.type == tensor::ElementType::kI32);
+    };
+    if (!counts(offsets) || offsets.shape[0] == 0 ||
+        (lengths != nullptr && (!counts(*lengths) || lengths->shape[0] != offsets.shape[0] - 1))) {
+        return "a jagged tensor has offsets or lengths that are not one row of integers";
+    }
+    const std::int64_t ragged = tree.at(v.items[5]).integer;
+    if (ragged < 1 || static_cast<std::uint64_t>(ragged) > values.shape.size()) {
+        return "a jagged tensor has a ragged dimension that its values do not have";
+    }
+    for (const std::size_t extreme : {3U, 4U}) {
+        const TensorValue* t = tensor_of(tree, v.items[extreme]);
+        if (t != nullptr && t->shape.empty()) {
+            return "a jagged tensor has a least or greatest length without a dimension";
+        }
+    }
+    return {};
+}
+
+// What torch writes of a range of a dimension, as a place-holder.
+constexpr std::string_view kDimRange = "torch._dynamo.decorators._DimRange";
+
+bool is_content_of_hint(const ValueTree& tree, ValueId id, int depth) {
+    constexpr int kDepthMax = 5;
+    const Value& v = tree.at(id);
+    switch (v.kind) {
+        case ValueKind::kNone:
+        case ValueKind::kBool:
+        case ValueKind::kInt:
+        case ValueKind::kString:
+            return true;
+        case ValueKind::kUnread:
+            if (v.text != kDimRange || v.flag) {
+                return false;
+            }
+            [[fallthrough]];
+        case ValueKind::kList:
+        case ValueKind::kTuple:
+        case ValueKind::kSet:
+        case ValueKind::kDict:
+            return depth < kDepthMax && v.attributes == kNoValue &&
+                   std::all_of(v.items.begin(), v.items.end(), [&](ValueId item) {
+                       return is_content_of_hint(tree, item, depth + 1);
+                   });
+        default:
+            return false;
+    }
+}
+
 }  // namespace
+
+bool is_compile_hint(std::string_view attribute) {
+    return attribute.starts_with("_dynamo_") || attribute == "_specialize_on" ||
+           attribute == "_has_dynamo_dim_marking";
+}
+
+void drop_compile_hints(ValueTree& tree, ValueId id) {
+    const ValueId own = tree.at(id).attributes;
+    if (own == kNoValue || tree.at(own).kind != ValueKind::kDict) {
+        return;
+    }
+    Value kept;
+    kept.kind = ValueKind::kDict;
+    const std::vector<ValueId>& all = tree.at(own).items;
+    for (std::size_t i = 0; i + 1 < all.size(); i += 2) {
+        if (tree.at(all[i]).kind != ValueKind::kString || !is_compile_hint(tree.at(all[i]).text) ||
+            !is_content_of_hint(tree, all[i + 1], 0)) {
+            kept.items.insert(kept.items.end(), {all[i], all[i + 1]});
+        }
+    }
+    if (kept.items.size() != all.size()) {
+        const bool none = kept.items.empty();
+        const ValueId rest = none ? kNoValue : tree.add(std::move(kept));
+        tree.values[id].attributes = rest;
+    }
+}
 
 const RebuiltRow* rebuilt_tagged(std::string_view tag) {
     const auto* const found = std::find_if(kRebuilt.begin(), kRebuilt.end(),
@@ -232,6 +316,8 @@ std::string wrong_rebuilt(const ValueTree& tree, const Value& v) {
             return wrong_view(tree, v);
         case Rebuilt::kStorage:
             return wrong_storage(tree, v);
+        case Rebuilt::kJagged:
+            return wrong_jagged(tree, v);
         case Rebuilt::kMeta:
             return tree.at(v.items[1]).items.size() == tree.at(v.items[2]).items.size()
                        ? std::string()

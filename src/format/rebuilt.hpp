@@ -24,13 +24,15 @@ enum class Rebuilt : std::uint8_t {
     kSparseBsc,
     kQuantized,
     kNested,     ///< of layout strided
+    kJagged,     ///< a nested tensor of layout jagged
     kMeta,       ///< a tensor without data
     kParameter,  ///< a parameter that is one of the above
 };
 
 /// The meaning of a part.
 enum class Part : std::uint8_t {
-    kTensor,   ///< a dense tensor
+    kTensor,  ///< a dense tensor
+    kTensorOrNone,
     kWhole,    ///< a dense tensor that is all of its storage, in one dimension
     kRebuilt,  ///< one of the above that is a tensor
     kDtype,    ///< a dtype of torch, by name
@@ -52,13 +54,13 @@ struct RebuiltPart {
 struct RebuiltRow {
     Rebuilt rebuilt;
     std::string_view tag;       ///< Value::text
-    std::string_view function;  ///< of torch._utils, that makes it; empty: none
+    std::string_view function;  ///< of torch._utils (or torch.nested), that makes it; or empty
     std::string_view what;      ///< for people
     std::array<RebuiltPart, 10> parts;
     std::size_t count;
 };
 
-inline constexpr std::array<RebuiltRow, 11> kRebuilt{{
+inline constexpr std::array<RebuiltRow, 12> kRebuilt{{
     {Rebuilt::kStorage,
      "storage",
      "",
@@ -140,6 +142,18 @@ inline constexpr std::array<RebuiltRow, 11> kRebuilt{{
        {"strides", Part::kTensor},
        {"offsets", Part::kTensor}}},
      4},
+    {Rebuilt::kJagged,
+     "jagged",
+     "_rebuild_njt",
+     "nested tensors of layout torch.jagged",
+     {{{"values", Part::kTensor},
+       {"offsets", Part::kTensor},
+       {"lengths", Part::kTensorOrNone},
+       {"min_seqlen", Part::kTensorOrNone},
+       {"max_seqlen", Part::kTensorOrNone},
+       {"ragged_idx", Part::kIndex},
+       {"requires_grad", Part::kBool}}},
+     7},
     {Rebuilt::kMeta,
      "meta",
      "_rebuild_meta_tensor_no_storage",
@@ -190,6 +204,13 @@ enum class Constant : std::uint8_t { kNone, kDtype, kScheme, kLayout, kClass };
 /// Says what a name of the module torch is, if a state may hold it as a value: "float32", "qint8",
 /// "per_tensor_affine", "sparse_coo", "FloatTensor", "cuda.FloatTensor".
 [[nodiscard]] Constant torch_constant(std::string_view name);
+
+/// Whether an attribute of a tensor is a hint for torch.compile, by its name. Torch sets some on
+/// the parts of a jagged tensor whenever it makes one.
+[[nodiscard]] bool is_compile_hint(std::string_view attribute);
+/// Removes the hints from the attributes of a value; not those that hold anything but what torch
+/// puts there.
+void drop_compile_hints(ValueTree& tree, ValueId id);
 
 /// Empty, or what is wrong with a kRebuilt.
 [[nodiscard]] std::string wrong_rebuilt(const ValueTree& tree, const Value& value);

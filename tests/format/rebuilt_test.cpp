@@ -46,7 +46,7 @@ TEST(Rebuilt, EveryFlippedByteIsAnErrorOrAStateThatCanBeSaved) {
     int refused = 0;
     for (const char* name : {"ok_sparse_coo", "ok_sparse_bsr", "ok_quantized", "ok_quint4x2",
                              "ok_nested", "ok_attributes", "ok_storage", "ok_meta", "ok_bits",
-                             "ok_constants", "ok_layouts", "ok_python2"}) {
+                             "ok_constants", "ok_layouts", "ok_python2", "ok_jagged"}) {
         const std::string good = corpus(name);
         ASSERT_TRUE(holds(good, name)) << name;
         for (std::size_t at = 0; at < good.size(); ++at) {

@@ -27,7 +27,6 @@
 namespace penstock::store {
 namespace {
 
-using support::error_of;
 using test::expect_holds;
 using test::read_whole;
 using test::Tensors;
@@ -127,7 +126,7 @@ TEST_F(Doubles, ANumberThatTwoHaveNamesNeither) {
         [&] { store.pin(2, false); }, [&] { store.remove(2); },
         [&] { static_cast<void>(source(2)); }};
     for (const auto& call : calls) {
-        const std::optional<Error> error = error_of([&] { return call(), 0; });
+        const std::optional<Error> error = support::error_of([&] { return call(), 0; });
         ASSERT_TRUE(error);
         EXPECT_EQ(error->reason(), ErrorCode::kInvalidArgument);
         EXPECT_THAT(error->what(), AllOf(HasSubstr("'00000002-step-0', '00000002-step-9'"),
@@ -234,7 +233,7 @@ TEST_F(Doubles, ACopyThatIsGoodMakesNoOriginalGood) {
             damage(operation.path);
         }
     });
-    const std::optional<Error> error = error_of([&] { return save(store); });
+    const std::optional<Error> error = support::error_of([&] { return save(store); });
     rig_.disks().front()->set_watch({});
     ASSERT_TRUE(error);
     EXPECT_EQ(error->reason(), ErrorCode::kDamaged);

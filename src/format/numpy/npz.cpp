@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 namespace penstock::format::npz {
@@ -57,6 +58,9 @@ Result<Array> take_header(ByteSource& source, zip::Record& record) {
     if (record.crc != 0) {
         const std::uint32_t before = crc32(std::span(head).first(header.header_bytes));
         record.crc ^= crc32_combine(before, 0, bytes);
+        if (bytes == 0 && record.crc != 0) {  // no elements are read, which would tell
+            return fault(kReading, "its header has another CRC than the file says: it was damaged");
+        }
     }
     record.offset += header.header_bytes;
     record.bytes = bytes;
@@ -77,6 +81,24 @@ ValueId add(ValueTree& tree, ValueKind kind) {
     return tree.add(std::move(value));
 }
 
+void add_entry(ValueTree& tree, std::string name, Value value) {
+    const ValueId key = add(tree, ValueKind::kString);
+    tree.values[key].text = std::move(name);
+    const ValueId id = tree.add(std::move(value));
+    std::vector<ValueId>& items = tree.values[tree.root].items;
+    items.push_back(key);
+    items.push_back(id);
+}
+
+// What is not read costs only itself.
+void add_unread(ValueTree& tree, std::string name, std::string_view type, std::string why) {
+    Value value;
+    value.kind = ValueKind::kUnread;
+    value.text = type;
+    value.data = std::move(why);
+    add_entry(tree, std::move(name), std::move(value));
+}
+
 void add_array(ValueTree& tree, std::string name, std::uint64_t bytes, Array array) {
     const auto number = static_cast<std::uint32_t>(tree.tensors.size());
     std::vector<std::uint64_t> strides = row_major(array.shape);
@@ -85,13 +107,10 @@ void add_array(ValueTree& tree, std::string name, std::uint64_t bytes, Array arr
                             .type = array.type,
                             .shape = std::move(array.shape),
                             .strides = std::move(strides)});
-    const ValueId key = add(tree, ValueKind::kString);
-    tree.values[key].text = std::move(name);
-    const ValueId value = add(tree, ValueKind::kTensor);
-    tree.values[value].integer = number;
-    std::vector<ValueId>& items = tree.values[tree.root].items;
-    items.push_back(key);
-    items.push_back(value);
+    Value value;
+    value.kind = ValueKind::kTensor;
+    value.integer = number;
+    add_entry(tree, std::move(name), std::move(value));
 }
 
 }  // namespace
@@ -108,15 +127,28 @@ Result<torch_file::File> read(ByteSource& source, std::vector<zip::Record> recor
     torch_file::File file;
     file.form = torch_file::Form::kNpz;
     file.tree.root = add(file.tree, ValueKind::kDict);
+    std::unordered_set<std::string> names;
     for (zip::Record& record : records) {
         std::string name = record.name;
-        if (!name.ends_with(kEnd) || !is_utf8(name)) {
-            return unsupported(kReading, fmt::format("its record {} is not an array (.npy); "
-                                                     "numpy.load() reads it",
-                                                     shown(record.name)));
+        const bool is_array = name.ends_with(kEnd);
+        name.resize(name.size() - (is_array ? kEnd.size() : 0));
+        if (!is_utf8(name) || !names.insert(name).second) {
+            return unsupported(kReading,
+                               fmt::format("its record {} has a name that is not UTF-8, or that "
+                                           "another one has; numpy.load() reads it",
+                                           shown(record.name)));
         }
-        name.resize(name.size() - kEnd.size());
+        if (!is_array) {
+            add_unread(file.tree, std::move(name), "bytes",
+                       "it is not an array (.npy); numpy.load() reads it");
+            continue;
+        }
         auto array = take_header(source, record);
+        if (!array && array.error().code == ErrorCode::kUnsupported) {
+            add_unread(file.tree, std::move(name), "numpy.ndarray",
+                       std::move(array.error().message));
+            continue;
+        }
         if (!array) {
             base::Error& error = array.error();
             error.message = fmt::format("array {}: {}", shown(name), error.message);

@@ -72,6 +72,10 @@ private:
     [[nodiscard]] ValueId with_attributes(ValueId made, ValueId state);
     [[nodiscard]] ValueId layout(const Items& items);
     [[nodiscard]] ValueId rebuilt(std::string_view tag, Items parts);
+    [[nodiscard]] ValueId jagged(const Items& items);
+    [[nodiscard]] ValueId jagged_with_state(ValueId arguments, ValueId state, bool by_class);
+    [[nodiscard]] bool holds_unread(ValueId id) const;
+    [[nodiscard]] ValueId entry(ValueId dict, std::string_view key) const;
     [[nodiscard]] ValueId sparse(const Items& items);
     [[nodiscard]] ValueId quantized(const Items& items);
     [[nodiscard]] ValueId from_cpu(const Items& items);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "format/pickle/pickle_output.hpp"
+#include "format/rebuilt.hpp"
 #include "format/utf8.hpp"
 #include "format/value.hpp"
 
@@ -82,6 +83,39 @@ protected:
         code(Code::kTuple2);
         code(Code::kReduce);
         return true;
+    }
+    // A name of torch's: a dtype, a scheme, a layout, a class of tensors ("cuda.FloatTensor").
+    void constant(std::string_view name) {
+        if (torch_constant(name) == Constant::kLayout) {
+            global("torch.serialization", "_get_layout");
+            string("torch." + std::string(name));
+            code(Code::kTuple1);
+            code(Code::kReduce);
+            return;
+        }
+        const std::size_t dot = name.rfind('.');
+        if (dot == std::string_view::npos) {
+            global("torch", name);
+        } else {
+            global("torch." + std::string(name.substr(0, dot)), name.substr(dot + 1));
+        }
+    }
+
+    void device(std::string_view name) {
+        global("torch", "device");
+        const std::size_t colon = name.find(':');
+        string(name.substr(0, colon));
+        if (colon == std::string_view::npos) {
+            code(Code::kTuple1);
+        } else {
+            std::int64_t index = 0;
+            for (const char c : name.substr(colon + 1)) {
+                index = index * 10 + (c - '0');
+            }
+            integer(index);
+            code(Code::kTuple2);
+        }
+        code(Code::kReduce);
     }
     void empty_ordered_dict() {
         global("collections", "OrderedDict");

@@ -19,7 +19,22 @@ namespace {
 
 bool makes_tensor(std::int64_t function) {
     return function >= kRebuildTensorV1 && function <= kRebuildFromCpu &&
-           function != kRebuildParameter && function != kRebuildParameterWithState;
+           function != kRebuildParameter && function != kRebuildParameterWithState &&
+           function != kRebuildJagged;
+}
+
+// What a jagged tensor has under its own names, next to what others may have.
+constexpr std::array<std::string_view, 10> kOfJagged{
+    "_values", "_offsets", "_lengths",    "_ragged_idx", "_metadata_cache",
+    "_size",   "_strides", "_min_seqlen", "_max_seqlen", "requires_grad"};
+constexpr std::array<std::string_view, 6> kJaggedKeywords{
+    "values", "offsets", "lengths", "_ragged_idx", "_metadata_cache", "requires_grad"};
+constexpr const char* kNotJagged =
+    "a jagged tensor is made of something else than values, offsets and lengths";
+
+template <typename Names>
+bool has_name(const Names& names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 }  // namespace
@@ -43,6 +58,8 @@ std::optional<ValueId> PickleCalls::torch_call(std::int64_t which, const Items& 
             return quantized(items);
         case kRebuildNested:
             return rebuilt("nested", items);
+        case kRebuildJagged:
+            return jagged(items);
         case kRebuildMeta:
             return rebuilt("meta", items);
         case kRebuildFromCpu:
@@ -79,6 +96,14 @@ ValueId PickleCalls::tensor_v1(const Items& items) {
 
 // (function, class, its arguments, attributes)
 ValueId PickleCalls::tensor_with_state(const Items& items) {
+    const auto global = [&](std::size_t i) {
+        return items.size() == 4 && is(items[i], ValueKind::kGlobal) ? tree_.at(items[i]).integer
+                                                                     : -1;
+    };
+    if (global(1) == kJaggedClass && (global(0) == kRebuildJagged || global(0) == kJaggedClass) &&
+        is(items[2], ValueKind::kTuple) && is(items[3], ValueKind::kDict)) {
+        return jagged_with_state(items[2], items[3], global(0) == kJaggedClass);
+    }
     const bool formed =
         items.size() == 4 && is(items[0], ValueKind::kGlobal) &&
         makes_tensor(tree_.at(items[0]).integer) && is(items[1], ValueKind::kGlobal) &&
@@ -141,6 +166,133 @@ ValueId PickleCalls::rebuilt(std::string_view tag, Items parts) {
     value.items = std::move(parts);
     std::string wrong = wrong_rebuilt(tree_, value);
     return wrong.empty() ? tree_.add(std::move(value)) : refused(std::move(wrong));
+}
+
+// The last one of that key, as in a dict of Python.
+ValueId PickleCalls::entry(ValueId dict, std::string_view key) const {
+    const Items& items = tree_.at(dict).items;
+    for (std::size_t i = items.size(); i >= 2; i -= 2) {
+        if (is(items[i - 2], ValueKind::kString) && tree_.at(items[i - 2]).text == key) {
+            return items[i - 1];
+        }
+    }
+    return kNoValue;
+}
+
+// Whether a value, or one in it, is a place-holder: what is passed over holds none.
+bool PickleCalls::holds_unread(ValueId id) const {
+    const auto unread = [this](ValueId one) { return is(one, ValueKind::kUnread); };
+    return id != kNoValue && (unread(id) || std::any_of(tree_.at(id).items.begin(),
+                                                        tree_.at(id).items.end(), unread));
+}
+
+// ({"values": .., "offsets": .., ...},): the arguments of torch's NestedTensor by their keywords.
+ValueId PickleCalls::jagged(const Items& items) {
+    if (items.size() != 1 || !is(items[0], ValueKind::kDict)) {
+        return refused(kNotJagged);
+    }
+    const ValueId given = items[0];
+    const Items& all = tree_.at(given).items;
+    for (std::size_t i = 0; i + 1 < all.size(); i += 2) {
+        if (!is(all[i], ValueKind::kString) || !has_name(kJaggedKeywords, tree_.at(all[i]).text)) {
+            return refused(kNotJagged);
+        }
+    }
+    const auto or_made = [this](ValueId id, Value made) {
+        return id != kNoValue ? id : tree_.add(std::move(made));
+    };
+    const ValueId values = entry(given, "values");
+    const ValueId offsets = entry(given, "offsets");
+    if (values == kNoValue || offsets == kNoValue) {
+        return refused(kNotJagged);
+    }
+    Value first = make_value(ValueKind::kInt);
+    first.integer = 1;
+    const ValueId ragged = or_made(entry(given, "_ragged_idx"), std::move(first));
+    const ValueId lengths = or_made(entry(given, "lengths"), make_value(ValueKind::kNone));
+    const ValueId grad = or_made(entry(given, "requires_grad"), make_value(ValueKind::kBool));
+    // The least and the greatest length: tensors of that extent since torch 2.5, numbers before,
+    // which torch computes again.
+    const ValueId cache = entry(given, "_metadata_cache");
+    if (cache != kNoValue && holds_unread(cache)) {
+        return refused("a jagged tensor keeps an object that is not read");
+    }
+    std::array<ValueId, 2> extremes{};
+    for (std::size_t i = 0; i < 2; ++i) {
+        const ValueId known = cache == kNoValue || !is(cache, ValueKind::kDict)
+                                  ? kNoValue
+                                  : entry(cache, i == 0 ? "min_seqlen" : "max_seqlen");
+        extremes[i] = known == kNoValue || is(known, ValueKind::kInt)
+                          ? tree_.add(make_value(ValueKind::kNone))
+                          : known;
+    }
+    for (const ValueId part : {values, offsets, lengths, extremes[0], extremes[1]}) {
+        drop_compile_hints(tree_, part);
+    }
+    return rebuilt("jagged", {values, offsets, lengths, extremes[0], extremes[1], ragged, grad});
+}
+
+// `by_class`: of (values, offsets), as torch wrote it before 2.6; the rest is in the state. The
+// state has the parts again: they are the same.
+ValueId PickleCalls::jagged_with_state(ValueId arguments, ValueId state, bool by_class) {
+    Items items = tree_.at(arguments).items;
+    const auto in_state = [&](std::string_view name) { return entry(state, name); };
+    const auto none = [&](ValueId id) { return id == kNoValue || is(id, ValueKind::kNone); };
+    if (by_class) {
+        if (items.size() != 2) {
+            return refused(kNotJagged);
+        }
+        Value keywords = make_value(ValueKind::kDict);
+        const auto add = [&](std::string_view name, ValueId value) {
+            if (value != kNoValue) {
+                const ValueId key = tree_.add(make_value(ValueKind::kString, std::string(name)));
+                keywords.items.insert(keywords.items.end(), {key, value});
+            }
+        };
+        add("values", items[0]);
+        add("offsets", items[1]);
+        add("lengths", in_state("_lengths"));
+        add("_ragged_idx", in_state("_ragged_idx"));
+        add("_metadata_cache", in_state("_metadata_cache"));
+        add("requires_grad", in_state("requires_grad"));
+        items = {tree_.add(std::move(keywords))};
+    }
+    const ValueId made = jagged(items);
+    if (!is(made, ValueKind::kRebuilt)) {
+        return made;
+    }
+    const Items parts = tree_.at(made).items;
+    const ValueId lengths = in_state("_lengths");
+    const ValueId ragged = in_state("_ragged_idx");
+    const ValueId cache = in_state("_metadata_cache");
+    const auto is_or_lacks = [&](ValueId id, ValueId part) { return id == kNoValue || id == part; };
+    const bool same =
+        is_or_lacks(in_state("_values"), parts[0]) && is_or_lacks(in_state("_offsets"), parts[1]) &&
+        (is_or_lacks(lengths, parts[2]) || (none(lengths) && none(parts[2]))) &&
+        in_state("_size") == kNoValue && in_state("_strides") == kNoValue &&
+        (ragged == kNoValue ||
+         (is(ragged, ValueKind::kInt) && tree_.at(ragged).integer == tree_.at(parts[5]).integer)) &&
+        is_or_lacks(cache, entry(items[0], "_metadata_cache")) &&
+        !holds_unread(in_state("_min_seqlen")) && !holds_unread(in_state("_max_seqlen"));
+    if (!same) {
+        return refused("a jagged tensor has other parts than those that it is made of");
+    }
+    Value own = make_value(ValueKind::kDict);
+    const Items all = tree_.at(state).items;
+    for (std::size_t i = 0; i + 1 < all.size(); i += 2) {
+        if (!is(all[i], ValueKind::kString) || !has_name(kOfJagged, tree_.at(all[i]).text)) {
+            own.items.insert(own.items.end(), {all[i], all[i + 1]});
+        }
+    }
+    if (!may_copy(own.items.size())) {
+        return refused(kTooMany);
+    }
+    if (!own.items.empty()) {
+        const ValueId attributes = tree_.add(std::move(own));
+        tree_.values[made].attributes = attributes;
+        drop_compile_hints(tree_, made);
+    }
+    return made;
 }
 
 // (layout, (indices, values, size[, coalesced])), or (layout, (indices, indices, values, size))

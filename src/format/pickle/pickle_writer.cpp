@@ -187,40 +187,6 @@ private:
         }
     }
 
-    // A name of torch's: a dtype, a scheme, a layout, a class of tensors ("cuda.FloatTensor").
-    void constant(std::string_view name) {
-        if (torch_constant(name) == Constant::kLayout) {
-            global("torch.serialization", "_get_layout");
-            string("torch." + std::string(name));
-            code(Code::kTuple1);
-            code(Code::kReduce);
-            return;
-        }
-        const std::size_t dot = name.rfind('.');
-        if (dot == std::string_view::npos) {
-            global("torch", name);
-        } else {
-            global("torch." + std::string(name.substr(0, dot)), name.substr(dot + 1));
-        }
-    }
-
-    void device(std::string_view name) {
-        global("torch", "device");
-        const std::size_t colon = name.find(':');
-        string(name.substr(0, colon));
-        if (colon == std::string_view::npos) {
-            code(Code::kTuple1);
-        } else {
-            std::int64_t index = 0;
-            for (const char c : name.substr(colon + 1)) {
-                index = index * 10 + (c - '0');
-            }
-            integer(index);
-            code(Code::kTuple2);
-        }
-        code(Code::kReduce);
-    }
-
     bool composed(ValueId id, const Value& v, int depth) {
         switch (v.kind) {
             case ValueKind::kList:
@@ -376,14 +342,15 @@ private:
     }
 
     // The function, and what stands before its arguments; `state`: attributes are set afterwards.
-    void begin_made(std::string_view function, bool state) {
+    void begin_made(std::string_view function, bool state, bool jagged = false) {
+        constexpr std::string_view kNested = "torch.nested._internal.nested_tensor";
         if (state) {
             global("torch._tensor", "_rebuild_from_type_v2");
             code(Code::kMark);
         }
-        global("torch._utils", function);
+        global(jagged ? kNested : "torch._utils", function);
         if (state) {
-            global("torch", "Tensor");
+            global(jagged ? kNested : "torch", jagged ? "NestedTensor" : "Tensor");
         }
         code(Code::kMark);
     }
@@ -525,8 +492,31 @@ private:
                 break;
         }
         const bool state = v.attributes != kNoValue;
-        begin_made(row.function, state);
+        begin_made(row.function, state, row.rebuilt == Rebuilt::kJagged);
         return arguments(v, row, depth) && end_made(v, state, false, depth);
+    }
+
+    // Keywords of torch's NestedTensor. The cache has no parts that are None, as in torch.
+    bool keywords(const Value& v, const RebuiltRow& row, int depth) {
+        const auto entry = [&](std::size_t part, std::string_view keyword) {
+            string(keyword);
+            return item(v.items[part], part, depth) && (code(Code::kSetItem), true);
+        };
+        code(Code::kEmptyDict);
+        if (!entry(0, "values") || !entry(1, "offsets") || !entry(2, "lengths") ||
+            !entry(5, "_ragged_idx") || !entry(6, "requires_grad")) {
+            return false;
+        }
+        string("_metadata_cache");
+        code(Code::kEmptyDict);
+        for (const std::size_t part : {3U, 4U}) {
+            const bool none = tree_.at(v.items[part]).kind == ValueKind::kNone;
+            if (!none && !entry(part, row.parts[part].name)) {
+                return false;
+            }
+        }
+        code(Code::kSetItem);
+        return true;
     }
 
     bool arguments(const Value& v, const RebuiltRow& row, int depth) {
@@ -561,6 +551,9 @@ private:
             }
             empty_ordered_dict();
             return true;
+        }
+        if (row.rebuilt == Rebuilt::kJagged) {
+            return keywords(v, row, depth);
         }
         if (sparse_of_layout(row.tag) == nullptr) {
             return parts(0, row.count);

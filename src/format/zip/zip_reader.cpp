@@ -237,6 +237,12 @@ Result<void> read_zip64_extra(std::span<const std::byte> extra, Entry& entry,
     return {};  // without the field the marks are the values: 4 GiB - 1
 }
 
+// The name of an array in a .npz is a key, which may be any text.
+bool is_key(std::string_view name) {
+    return name.ends_with(".npy") && name.size() <= kNameBytesMax && is_utf8(name) &&
+           name.find('\0') == std::string_view::npos;
+}
+
 // Reads one entry at the beginning of `bytes`, and removes it there.
 Result<Entry> read_entry(std::span<const std::byte>& bytes, std::uint64_t number) {
     const auto damaged = [number](std::string_view what) {
@@ -262,7 +268,7 @@ Result<Entry> read_entry(std::span<const std::byte>& bytes, std::uint64_t number
     entry.header_offset = get(bytes, 42, 4);
     std::uint64_t packed = get(bytes, 20, 4);
     const std::string name = shown(entry.record.name);
-    if (!is_plain_path(entry.record.name)) {
+    if (!is_plain_path(entry.record.name) && !is_key(entry.record.name)) {
         return not_read("has a name that leads out of the archive or is too long: " + name);
     }
     if ((get(bytes, 8, 2) & kFlagEncrypted) != 0 || get(bytes, 34, 2) != 0) {

@@ -118,15 +118,24 @@ void Arrivals::copy(const StateTensor& tensor, std::byte* to) {
         return;
     }
     std::copy_n(tensor.data.data, tensor.data.bytes, to);
-    look_again(tensor, {tensor.data.bytes, stream::content_hash},
-               {stream::content_hash(copy.span())});
+    check_copy(tensor, copy.span());
+}
+
+void Arrivals::check_copy(const StateTensor& tensor, std::span<const std::byte> copy) {
+    if (looks_again(tensor)) {
+        look_again(tensor, {tensor.data.bytes, stream::content_hash}, {stream::content_hash(copy)});
+    }
+}
+
+bool Arrivals::looks_again(const StateTensor& tensor) const {
+    return options_.changing == Changing::kFails && !tensor.is_copy &&
+           tensor.data.kind == MemoryKind::kHost && tensor.data.bytes != 0;
 }
 
 // A tensor that was copied in pieces, while something else changed it, may be half old, half new.
 void Arrivals::look_again(const StateTensor& tensor, const stream::PieceSums& sums,
                           const std::vector<std::uint64_t>& before) {
-    if (options_.changing != Changing::kFails || tensor.is_copy ||
-        tensor.data.kind != MemoryKind::kHost || tensor.data.bytes == 0) {
+    if (!looks_again(tensor)) {
         return;
     }
     std::uint64_t at = 0;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -35,9 +36,12 @@ public:
                                      const StateTensor& tensor, const stream::PieceSums& sums);
     /// Copies a tensor to memory of its size, likewise.
     void copy(const StateTensor& tensor, std::byte* to);
+    /// Says of a copy that another made whether it is one, likewise.
+    void check_copy(const StateTensor& tensor, std::span<const std::byte> copy);
 
 private:
     void check_like(Arrival& arrival);
+    [[nodiscard]] bool looks_again(const StateTensor& tensor) const;
     void check_end() const;
     void look_again(const StateTensor& tensor, const stream::PieceSums& sums,
                     const std::vector<std::uint64_t>& before);
