@@ -6,7 +6,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 export CCACHE_DIR := $(CURDIR)/build/.ccache
 
-.PHONY: help setup build python wheels docs demo test test-ci test-python test-long bench gpu-kit test-gpu fresh format lint tidy clean setup-base setup-test setup-ci
+.PHONY: help setup check build python wheels docs demo test test-ci test-python test-long bench gpu-kit test-gpu fresh format lint tidy clean setup-base setup-test setup-ci
 
 help: ## this page
 	@echo "Penstock moves tensors between storage and memory at the speed of the device."
@@ -90,6 +90,9 @@ fresh: ## the two commands in a Debian 12 with nothing in it but git and make (r
 
 format: setup-test ## lay out all C++ and Python
 	@$(PY) tools/check_tidy.py --fix
+
+check: ## the tests of what changed since the last commit, in about a minute after a build
+	@$(PY) tools/quick_check.py
 
 lint: setup-test ## the quick checks: layers, layout, words, headers
 	@$(PY) tools/check_layers.py

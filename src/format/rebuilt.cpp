@@ -176,7 +176,7 @@ std::string wrong_storage(const ValueTree& tree, const Value& v) {
                : "a storage is of a type that it does not hold";
 }
 
-// What lies in the data (offsets past the values) is checked where the data is.
+// Offsets past the values are checked where the data is read.
 std::string wrong_jagged(const ValueTree& tree, const Value& v) {
     const TensorValue& values = *tensor_of(tree, v.items[0]);
     const TensorValue& offsets = *tensor_of(tree, v.items[1]);
@@ -202,7 +202,7 @@ std::string wrong_jagged(const ValueTree& tree, const Value& v) {
     return {};
 }
 
-// What torch writes of a range of a dimension, as a place-holder.
+// The place-holder that torch writes of a range of a dimension.
 constexpr std::string_view kDimRange = "torch._dynamo.decorators._DimRange";
 
 bool is_content_of_hint(const ValueTree& tree, ValueId id, int depth) {

@@ -192,7 +192,7 @@ const Tensor& TensorReader::tensor(std::size_t item) const {
 }
 
 // Not std::call_once(): an exception that leaves its call passes through the C library, which takes
-// memory to let the first one pass, and ends the process where there is none.
+// memory to let the first one pass, and ends the process if it gets none.
 const std::optional<SumTable>& TensorReader::sums(std::size_t file) const {
     const Data& data = data_[file];
     const std::lock_guard lock(data.mutex);

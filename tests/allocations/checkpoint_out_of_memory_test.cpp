@@ -217,7 +217,7 @@ TEST_F(CheckpointOutOfMemory, AFileIsInspected) {
     });
 }
 
-// What a process does at its first exception is not done again: each attempt has a process.
+// Each attempt has a process of its own: some of the work of a first exception is done once.
 TEST_F(CheckpointOutOfMemory, TheFirstExceptionOfAProcessComesOfVerifyingAFile) {
     std::string said;
     for (std::uint64_t n = 1; said.empty(); ++n) {

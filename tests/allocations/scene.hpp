@@ -83,7 +83,7 @@ inline std::string each(Scene& scene, const std::function<std::string(Attempt&)>
 
 class OutOfMemory : public ::testing::Test {
 protected:
-    /// What `body` returns, or how its process died.
+    /// Returns what `body` returns, or how its process died.
     std::string in_own_child(const std::function<std::string(Scene&)>& body) {
         return allocator::in_child(60, [&] {
             Scene scene(folder_.path());

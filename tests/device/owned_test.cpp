@@ -45,7 +45,7 @@ std::optional<Error> error_of(const std::function<void()>& call) {
     }
 }
 
-// What a program makes of the public classes, with a copy through all of it.
+// Objects that a program makes of the public classes, with a copy through all of them.
 void use_all() {
     Region pinned = Region::pinned(3 << 20, 0);
     Region on_gpu = Region::gpu(3 << 20, 0);

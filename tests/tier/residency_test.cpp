@@ -132,7 +132,7 @@ TEST(Residency, AnyModel) {
     }
 }
 
-// What a driver gives to an allocation is counted, so that a budget of a GPU is kept.
+// Allocations count as the driver makes them, so that a budget of a GPU is kept.
 TEST(Residency, MemoryOfAGpuIsCountedInTheBlocksOfTheDriver) {
     constexpr auto kGpu = MemoryKind::kDevice;
     constexpr std::uint64_t kBlock = 2 << 20;

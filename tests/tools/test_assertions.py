@@ -29,7 +29,7 @@ def functions(text):
             outside = all(scopes)
             is_scope = outside and bool(SCOPE.search(re.sub(r"\balignas\([^)]*\)", "", head)))
             scopes.append(is_scope)
-            # What begins with a comma goes on with the initializers of a constructor.
+            # A comma goes on with the initializers of a constructor.
             is_body = "(" in head and head.count("(") == head.count(")") and not head.lstrip().startswith(",")
             found += outside and not is_scope and is_body
         elif mark[0] == "}" and scopes:

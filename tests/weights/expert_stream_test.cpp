@@ -358,7 +358,7 @@ TEST_P(ExpertStreamTest, AChildOfAForkIsRefusedAndTheParentGoesOn) {
 // A stream that is late uses its experts before others come into their slots, and nobody waits.
 TEST_P(ExpertStreamTest, ASlotIsNotUsedAgainBeforeTheStreamHasPassed) {
     if (!is_on_gpu()) {
-        return;  // whoever uses memory of the host has used it when it is released
+        return;  // memory of the host is not used any more when it is released
     }
     ExpertStream stream = open(2);
     const std::vector<std::size_t> first{0, 1};

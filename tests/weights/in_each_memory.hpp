@@ -65,7 +65,7 @@ public:
             std::this_thread::sleep_for(std::chrono::microseconds(50));
         }
     }
-    /// What the stream sees in memory of the GPU, once all on it is done.
+    /// Returns what the stream sees in memory of the GPU, once all on it is done.
     [[nodiscard]] std::vector<std::byte> read(const ConstMemory& memory) {
         const Region out = Region::pinned(memory.bytes, 0);
         copy_out(memory, out.data());

@@ -50,6 +50,17 @@ class Target:
         free = _core.available_memory_bytes() if self.number is None else free_memory(self.number)
         return max(0, free - RESERVE_BYTES)
 
+    def changed(self, memory: int | str | None, device_memory: int | str | None) -> int | str:
+        """The new budget, from the arguments of set_memory()."""
+        given, other, name = memory, device_memory, "memory"
+        why = "weights that are used on the host have no device_memory="
+        if self.number is not None:
+            given, other, name = device_memory, memory, "device_memory"
+            why = "weights on a GPU change device_memory= alone; the pinned memory= stays as stream() got it"
+        if given is None or other is not None:
+            raise ValueError(f"set_memory: expected {name}= and nothing else: {why}")
+        return given
+
 
 def target_of(device: Any, device_memory: int | str | None, memory: int | str) -> Target:
     """The memory of these arguments of stream()."""

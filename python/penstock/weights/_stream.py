@@ -28,7 +28,7 @@ from penstock.weights._units import Place, Unit, find_units, named, once, parame
 _STAYS_BYTES_MAX = 1 << 20  # a module outside the layers up to this size stays in memory,
 _STAYS_SHARE = 1 / 500  # and up to this share of all weights
 _EXPERTS_LEAVE_BYTES = 64 << 20
-# What a tensor takes beyond its bytes: pages at both ends that no other has, or the rest of a block of a GPU.
+# Bytes that a tensor takes beyond its own: pages at both ends that no other has, or the rest of a block of a GPU.
 _PLACE_BYTES, _GPU_PLACE_BYTES = 2 << 12, 2 << 20
 
 
@@ -76,7 +76,7 @@ def set_memory(model: Any, memory: int | str | None, device_memory: int | str | 
     """Changes the budget of a model. If its units do not fit, it is divided into smaller ones, and the weights that
     stay are read again."""
     weights: _Weights = model._penstock_weights
-    memory = _changed(weights.target, memory, device_memory)
+    memory = weights.target.changed(memory, device_memory)
     with weights.turns.turn():
         if weights.takes(memory):
             weights.set_memory(memory)
@@ -106,21 +106,6 @@ def _renew(model: Any, closed: _Weights, memory: int | str) -> None:
     weights = _Weights(model, closed.files, memory, names, slots, None, closed.target, closed.turns)
     weights.show_in(closed.live)
     model.__dict__["_penstock_weights"] = weights
-
-
-def _changed(target: _device.Target, memory: int | str | None, device_memory: int | str | None) -> int | str:
-    """The new budget of the memory that units are used in."""
-    given, other, name = (memory, device_memory, "memory")
-    if target.number is not None:
-        given, other, name = (device_memory, memory, "device_memory")
-    if given is None or other is not None:
-        why = (
-            "weights on a GPU change device_memory= alone; the pinned memory= stays as stream() got it"
-            if target.number is not None
-            else "weights that are used on the host have no device_memory="
-        )
-        raise ValueError(f"set_memory: expected {name}= and nothing else: {why}")
-    return given
 
 
 def _reserve(memory: int | str, experts: bool = False) -> int | None:

@@ -16,7 +16,7 @@ namespace penstock::device {
 [[nodiscard]] base::Result<cuda::CUcontext> primary_context(const Driver& driver,
                                                             std::int32_t device);
 
-/// What calls for a GPU need.
+/// The driver and context that calls for a GPU need.
 struct GpuContext {
     const Driver* driver = nullptr;
     cuda::CUcontext context = nullptr;  ///< the primary one

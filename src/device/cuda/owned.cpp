@@ -101,7 +101,7 @@ Result<PinnedBlock> PinnedBlock::make(std::int32_t device, std::uint64_t bytes) 
     return made;
 }
 
-// Where the driver does not say that the GPU has done with the pages, they stay.
+// Leaves pages that the driver does not give back: a broken GPU may still use them.
 PinnedBlock::~PinnedBlock() {
     if (!pages_.end()) {
         block_.leave();

@@ -9,7 +9,7 @@
 
 namespace penstock::device {
 
-/// What a call of the driver answered.
+/// The answer of a call of the driver.
 struct CallResult {
     cuda::CUresult result = cuda::CUDA_SUCCESS;
     const char* call = "cuCtxPushCurrent";

@@ -90,7 +90,7 @@ void add_entry(ValueTree& tree, std::string name, Value value) {
     items.push_back(id);
 }
 
-// What is not read costs only itself.
+// A record that is not read costs only itself.
 void add_unread(ValueTree& tree, std::string name, std::string_view type, std::string why) {
     Value value;
     value.kind = ValueKind::kUnread;

@@ -23,7 +23,7 @@ bool makes_tensor(std::int64_t function) {
            function != kRebuildJagged;
 }
 
-// What a jagged tensor has under its own names, next to what others may have.
+// The names that only a jagged tensor has, next to those of others.
 constexpr std::array<std::string_view, 10> kOfJagged{
     "_values", "_offsets", "_lengths",    "_ragged_idx", "_metadata_cache",
     "_size",   "_strides", "_min_seqlen", "_max_seqlen", "requires_grad"};

@@ -378,7 +378,7 @@ void weights::Streaming::release(std::size_t unit, const StreamHandle& stream) {
     read_ahead();
 }
 
-// Of copies from host memory; without those nothing on a lane uses memory of ours.
+// Without copies from host memory nothing on a lane uses memory of ours.
 bool weights::Streaming::lanes_are_idle() noexcept {
     return tiers.plan().copied_bytes == 0 ||
            std::all_of(slots.begin(), slots.end(), [](Slot& slot) {

@@ -21,7 +21,7 @@ using tier::StoredTensor;
 
 namespace {
 
-// What stays is read in steps of this size, two at a time, so that progress is seen.
+// Tensors that stay are read in steps of this size, two at a time, so that progress is seen.
 constexpr std::uint64_t kStepBytes = 64 << 20;
 
 std::vector<std::uint64_t> file_bytes_of(const Sources& sources) {
