@@ -11,8 +11,8 @@ import check_types
 import pytest
 from sources import ROOT
 
-# Functions for each assertion, at most. A number may only fall: 20 is the aim of every room.
-ROOMS = {"device": 20, "memory": 20, "os": 20, "store": 263, "tier": 20}
+# Functions for each assertion, at most.
+ROOMS = {"device": 20, "memory": 20, "os": 20, "store": 20, "tier": 20}
 
 MARK = re.compile(r"[{};]|\b(?:public|private|protected):(?!:)")
 SCOPE = re.compile(r"\b(?:namespace|class|struct|union|enum)\b[^()]*$|\bextern\s+$")

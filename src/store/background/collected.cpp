@@ -2,6 +2,7 @@
 #include "store/background/collected.hpp"
 
 #include "base/align.hpp"
+#include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "base/text/units.hpp"
 #include "format/fault.hpp"
@@ -74,6 +75,7 @@ private:
         if (block_.size() == 0) {
             block_ = pool_.take(kBlockBytes);
         }
+        PENSTOCK_ASSERT(at + bytes <= block_.size());  // the copy stays within it
         if (bytes != 0) {
             arrivals_.copy(tensor, block_.data() + at);
         }
@@ -92,6 +94,7 @@ private:
                                      : stage(ConstMemory(block_.data(), block_bytes_), last);
         for (const auto& [number, at] : in_block_) {
             StateTensor& tensor = out_.tensors[number];
+            PENSTOCK_ASSERT(at + tensor.data.bytes <= block_bytes_);
             tensor.data = {tensor.data.bytes == 0 ? nullptr : copy.data + at, tensor.data.bytes};
         }
         in_block_.clear();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/background/save_queue.hpp"
 
+#include "base/assert.hpp"
 #include "base/eventfd.hpp"
 #include "base/futex.hpp"
 #include "base/raise.hpp"
@@ -149,6 +150,7 @@ Progress PendingSave::progress() {
 }
 
 void PendingSave::settle(std::exception_ptr failure) noexcept {
+    PENSTOCK_ASSERT(!done());  // a save ends once
     const State state = failure == nullptr ? State::kDurable : State::kFailed;
     failure_ = std::move(failure);
     if (cancelled_.load(std::memory_order_relaxed)) {
@@ -186,6 +188,7 @@ struct SaveQueue::Impl {
             if (entries.empty()) {
                 return;
             }
+            PENSTOCK_ASSERT(running == nullptr);  // saves are in order
             Entry entry = std::move(entries.front());
             entries.pop_front();
             running = entry.save;
@@ -197,6 +200,7 @@ struct SaveQueue::Impl {
             lock.lock();
             // Adds the save to the list before its failure is visible to waiters.
             if (failure != nullptr) {
+                PENSTOCK_ASSERT(failures.size() < failures.capacity());  // reserved by add()
                 failures.push_back(entry.save);
             }
             entry.save->settle(std::move(failure));

@@ -2,6 +2,7 @@
 #include "store/background/staging.hpp"
 
 #include "base/align.hpp"
+#include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "base/text/units.hpp"
 #include "stream/copy_threads.hpp"
@@ -163,6 +164,7 @@ struct Staging::Impl {
         Area& taken = area.front();
         taken.touched_bytes = std::max(taken.touched_bytes, bytes);
         used_bytes += taken.touched_bytes;
+        PENSTOCK_ASSERT(used_bytes <= budget_bytes);
         while (!kept.empty() && used_bytes + kept_bytes_locked() > budget_bytes) {
             dropped.splice(dropped.end(), kept, kept.begin());
         }
@@ -175,6 +177,7 @@ struct Staging::Impl {
         {
             const std::lock_guard<std::mutex> guard(mutex);
             for (const Area& each : area) {
+                PENSTOCK_ASSERT(used_bytes >= each.touched_bytes);
                 used_bytes -= each.touched_bytes;
             }
             kept.splice(kept.end(), area);
@@ -257,6 +260,7 @@ std::optional<StagedCopy> Staging::copy(Pieces pieces, std::chrono::nanoseconds 
     if (buffer.size() == 0) {
         buffer = own->pool.take(std::bit_ceil(bytes));
     }
+    PENSTOCK_ASSERT(buffer.size() >= places.back());
     const std::vector<MemoryCopy> of_gpus = gpu_copies(pieces, places, buffer.data());
     if (!of_gpus.empty()) {
         copy.note_ = pin(copy.hold_->area.front(), bytes, of_gpus.front().from.device);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/background/writer_gate.hpp"
 
+#include "base/assert.hpp"
 #include "base/raise.hpp"
 
 #include <fmt/format.h>
@@ -49,6 +50,7 @@ void WriterGate::check_not_inside() const {
 }
 
 WriterGate::Hold::Hold(WriterGate& gate) : gate_(gate), guard_(gate.mutex_) {
+    PENSTOCK_ASSERT(gate_.thread_ == std::thread::id());  // one writer at a time
     gate_.thread_ = std::this_thread::get_id();
 }
 

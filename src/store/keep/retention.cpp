@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/keep/retention.hpp"
 
+#include "base/assert.hpp"
 #include "store/keep/removal.hpp"
 #include "store/manifest/metadata.hpp"
 #include "stream/checksum.hpp"
@@ -99,6 +100,7 @@ std::vector<std::size_t> outdated(std::span<const CheckpointInfo> checkpoints,
             out.push_back(i);
         }
     }
+    PENSTOCK_ASSERT(checkpoints.empty() || out.size() < checkpoints.size());  // the newest stays
     return out;
 }
 

@@ -2,6 +2,7 @@
 #include "store/read/chunk_reader.hpp"
 
 #include "base/align.hpp"
+#include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "base/start_threads.hpp"
 #include "format/fault.hpp"
@@ -139,6 +140,7 @@ void ChunkReader::make_request(Batch& batch) {
             memory.data = batch.ours.data() + at + offset % base::kPageBytes;
             at += base::align_up(piece.bytes, base::kPageBytes) + base::kPageBytes;
         }
+        PENSTOCK_ASSERT(at <= batch.ours.size());
         batch.memory.push_back(memory.data);
         if (request.files.empty() || parts_[piece.part].slice().shard != shard) {
             shard = parts_[piece.part].slice().shard;
@@ -331,6 +333,7 @@ void ChunkReader::check(Batch& batch) noexcept {
     progress_.add(batch.bytes);
     {
         const std::lock_guard lock(mutex_);
+        PENSTOCK_ASSERT(unchecked_ != 0 && held_bytes_ >= batch.bytes);
         --unchecked_;
         held_bytes_ -= batch.bytes;
         failure_ = failure_ ? failure_ : failure;

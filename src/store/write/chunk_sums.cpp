@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/write/chunk_sums.hpp"
 
+#include "base/assert.hpp"
 #include "base/planted.hpp"
 #include "base/start_threads.hpp"
 #include "stream/checksum.hpp"
@@ -51,6 +52,7 @@ ChunkSums::ChunkSums(std::span<const StateTensor> tensors) : tensors_(tensors) {
 ConstMemory ChunkSums::memory_of(const Block& block) const {
     ConstMemory memory = tensors_[block.tensor].data;
     const std::uint64_t begin = block.chunk * kChunkBytes;
+    PENSTOCK_ASSERT(begin < memory.bytes);
     memory.data += begin;
     memory.bytes = std::min(block.chunks * kChunkBytes, memory.bytes - begin);
     return memory;
@@ -75,6 +77,7 @@ bool ChunkSums::same(const Block& block, const Slice& before, const Shard& shard
 std::vector<bool> ChunkSums::compare(std::span<const Slice* const> before,
                                      std::span<const Shard> shards,
                                      stream::ProgressClock& progress) {
+    PENSTOCK_ASSERT(before.size() == tensors_.size());
     std::vector<std::atomic<bool>> changed(tensors_.size());
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
@@ -137,6 +140,7 @@ std::span<const std::uint64_t> ChunkSums::contents(std::size_t tensor) const {
 
 bool ChunkSums::take(std::size_t tensor, std::span<const std::uint64_t> contents) {
     const std::span<const std::uint64_t> known = this->contents(tensor);
+    PENSTOCK_ASSERT(known.size() == contents.size());  // or the sums of the next would change
     const bool same = std::equal(known.begin(), known.end(), contents.begin(), contents.end());
     std::copy(contents.begin(), contents.end(), contents_.begin() + first_chunk_[tensor]);
     return same || changed_[tensor];

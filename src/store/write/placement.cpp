@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/write/placement.hpp"
 
+#include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "base/text/units.hpp"
 
@@ -60,6 +61,7 @@ std::vector<std::uint32_t> place_files(std::span<const std::uint64_t> file_bytes
                                        std::span<const FolderRoom> folders,
                                        std::uint64_t first_bytes) {
     const std::uint64_t needed = std::accumulate(file_bytes.begin(), file_bytes.end(), first_bytes);
+    PENSTOCK_ASSERT(!folders.empty());
     const std::vector<double> speeds = speeds_of(folders);
     std::map<std::uint64_t, std::uint64_t> free;
     for (const FolderRoom& folder : folders) {
@@ -91,6 +93,7 @@ std::vector<std::uint32_t> place_files(std::span<const std::uint64_t> file_bytes
         if (places[i] == kNowhere) {
             no_room(needed, folders);
         }
+        PENSTOCK_ASSERT(free[folders[places[i]].device] >= file_bytes[i]);
         busy_until[places[i]] = first;
         free[folders[places[i]].device] -= file_bytes[i];
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/write/save_plan.hpp"
 
+#include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "store/keep/store_folder.hpp"
 #include "store/write/state_check.hpp"
@@ -44,6 +45,8 @@ std::vector<ShardHistory> shard_histories(const Manifest& last, std::span<const 
 }
 
 std::vector<TensorHistory> tensor_histories(const SavePlan& plan) {
+    PENSTOCK_ASSERT(plan.changed.size() == plan.state.tensors.size());
+    PENSTOCK_ASSERT(plan.before.size() == plan.state.tensors.size());
     std::vector<TensorHistory> tensors(plan.state.tensors.size());
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         tensors[i].bytes = plan.state.tensors[i].data.bytes;
@@ -146,6 +149,7 @@ void plan_parts(SavePlan& plan, std::span<const ShardThere> there, std::uint64_t
         part.tensors = std::move(shard.tensors);
         part.bytes = shard.bytes;
         part.linked = shard.linked;
+        PENSTOCK_ASSERT(part.is_written() || part.linked < there.size());
         part.folder = part.is_written() ? 0 : there[part.linked].folder;
     }
     name_parts(plan);
@@ -158,6 +162,7 @@ void plan_parts(SavePlan& plan, std::span<const ShardThere> there, std::uint64_t
 }
 
 void write_instead(SavePlan& plan, SavePart& part) {
+    PENSTOCK_ASSERT(!part.is_written());
     part.linked = kNoShard;
     lay_out(plan, part);
 }

@@ -2,6 +2,7 @@
 #include "store/write/shard_writer.hpp"
 
 #include "base/align.hpp"
+#include "base/assert.hpp"
 #include "stream/when_room.hpp"
 
 #include <fmt/format.h>
@@ -149,6 +150,7 @@ void ShardWriter::begin_file(Lane& lane, const ShardFile& shard) {
     open->ranges = ranges_of(shard, block);
     open->windows = windows_of(shard, open->ranges, *sums_);
     open->left = open->ranges.size();
+    PENSTOCK_ASSERT(open->windows.size() == open->left);
     lane.file = open;
     if (lane.begin == Clock::time_point{}) {
         lane.begin = Clock::now();
@@ -173,6 +175,7 @@ stream::PumpUnitPtr ShardWriter::next(std::size_t number) {
     if (open.next == open.asked || !sums_->is_ready(open.windows[open.next])) {
         return nullptr;
     }
+    PENSTOCK_ASSERT(open.next < open.ranges.size());
     const format::FileRange range = open.ranges[open.next];
     auto unit = std::make_unique<Range>();
     unit->window = open.windows[open.next];
@@ -193,6 +196,7 @@ void ShardWriter::ended(stream::PumpUnitPtr unit, Transfer transfer) {
     lane.end = Clock::now();
     sums_->ended(static_cast<Range&>(*unit).window);
     Open& open = *static_cast<Range&>(*unit).file;
+    PENSTOCK_ASSERT(open.left != 0);
     if (--open.left == 0) {
         syncer_.add(std::move(open.file));
     }
@@ -221,6 +225,7 @@ stream::OwnWork ShardWriter::own_work() {
 void ShardWriter::write(std::span<const ShardFile> shards, stream::WindowSums& sums,
                         const std::function<void()>& when_summed, stream::ProgressClock& progress) {
     for (const ShardFile& shard : shards) {
+        PENSTOCK_ASSERT(shard.lane < lanes_.size());
         if (is_small(shard)) {
             small_.push_back(&shard);
         } else {
