@@ -147,11 +147,11 @@ def strings(verb: str, name: str, value: Any) -> list[tuple[str, str]]:
         if not isinstance(key, str) or not isinstance(text, str):
             raise TypeError(f"{verb}: {name}: expected strings as keys and values, got {shown(key)}: {got(text)}")
         for part in (key, text):
-            _utf8(verb, name, part)
+            utf8(verb, name, part)
     return list(value.items())
 
 
-def _utf8(verb: str, name: str, text: str) -> None:
+def utf8(verb: str, name: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -178,7 +178,7 @@ def metadata(verb: str, value: Any, metric: str | None) -> list[tuple[str, Any]]
             )
         for part in (key, plain):
             if isinstance(part, str):
-                _utf8(verb, "metadata", part)
+                utf8(verb, "metadata", part)
         rows.append((key, plain))
     near = "" if metric is None or metric in value else _core.nearest(metric, list(value))
     if near:

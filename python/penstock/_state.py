@@ -294,6 +294,8 @@ def array_row(name: str, array: Any, verb: str = "save") -> Row:
     """The same for an array of NumPy, or an object that NumPy converts: an array of JAX, a Buffer."""
     import numpy
 
+    if isinstance(array, numpy.ma.MaskedArray):
+        raise TypeError(f"{verb}: state[{shown(name)}]: a masked array, whose mask would be lost; give array.filled()")
     host = array.numpy() if isinstance(array, _core.Buffer) else numpy.asarray(array)
     if host.dtype.name not in _SAFETENSORS or not host.dtype.isnative:
         raise TypeError(f"{verb}: state[{shown(name)}]: no .safetensors has {host.dtype}; give another dtype")

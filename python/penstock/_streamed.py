@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock import _core, _state
+from penstock import _arguments, _core, _state
 from penstock._arguments import got, shown
 
 _ALL = {torch: ours for ours, torch in _core._format.torch_types(True)}
@@ -90,6 +90,7 @@ def save(obj: Any, f: Any, like: Any, metadata: Any, shard_bytes: int, report: A
 def _described(name: Any, value: Any, types: Mapping[str, str]) -> tuple[str, str, list[int]]:
     if not isinstance(name, str) or not hasattr(value, "shape") or not hasattr(value, "dtype"):
         raise TypeError(f"save: {shown(name)}: expected a name, and something with shape and dtype, got {got(value)}")
+    _arguments.utf8("save", "like", name)
     dtype = str(value.dtype).removeprefix("torch.")
     return name, types.get(dtype, dtype), list(value.shape)
 
@@ -98,6 +99,7 @@ def _row(number: int, item: Any, types: Mapping[str, str]) -> Any:
     name, value = item if isinstance(item, (tuple, list)) and len(item) == 2 else (None, None)
     if not isinstance(name, str):
         raise TypeError(f"save: item {number}: expected (name, tensor), got {shown(item)}")
+    _arguments.utf8("save", f"item {number}", name)
     if _is_lazy(value):
         value = value[...]
     torch = sys.modules.get("torch")

@@ -100,7 +100,7 @@ nb::list rows_of_collected(nb::handle self) {
         for (const std::uint64_t extent : t.shape) {
             shape.append(extent);
         }
-        rows.append(nb::make_tuple(path_object(t.name), t.dtype, shape,
+        rows.append(nb::make_tuple(nb::str(t.name.data(), t.name.size()), t.dtype, shape,
                                    reinterpret_cast<std::uintptr_t>(t.data.data),
                                    nb::borrow(self)));
     }

@@ -92,6 +92,18 @@ def test_arrays_and_all_types_of_torch(tmp_path):
     assert penstock.load(tmp_path / "none.pt") == {}
 
 
+@pytest.mark.parametrize("name", ["s.pt", "s.safetensors"])
+def test_names_do_not_depend_on_the_locale(tmp_path, name):
+    code = (
+        "import sys, numpy, penstock\n"
+        "assert sys.getfilesystemencoding() == 'ascii'\n"
+        "penstock.save_async(iter([('\\xe9', numpy.ones(2))]), sys.argv[1]).result()"
+    )
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", code, tmp_path / name], env=os.environ | plain, check=True)
+    assert penstock.load(tmp_path / name)["\xe9"].tolist() == [1, 1]
+
+
 def raising():
     yield "a", torch.ones(3)
     raise LookupError("the source failed")
@@ -104,6 +116,8 @@ MISTAKES = {
     "no tensor": (lambda: iter([("a", "text")]), TypeError, "item 0, 'a': expected a tensor"),
     "sparse": (lambda: iter([("a", torch.eye(3).to_sparse())]), TypeError, "'a'"),
     "meta": (lambda: iter([("a", torch.ones(3, device="meta"))]), TypeError, "meta"),
+    "half a character": (lambda: iter([("a\ud800", torch.ones(3))]), ValueError, r"item 0: 'a.*not UTF-8"),
+    "masked": (lambda: iter([("a", np.ma.array([1, 2], mask=[0, 1]))]), TypeError, r"'a'.*mask.*filled\(\)"),
 }
 
 
@@ -206,6 +220,59 @@ def test_two_threads_that_hold_the_budget_do_not_wait_for_each_other(tmp_path):
             thread.join(60)
         assert not any(thread.is_alive() for thread in threads)
         assert len(ended) == 2 and all(ended) and len(store) == ended.count("saved")
+
+
+def ends(work):
+    """What it gives: a wait without end fails the test."""
+    out = []
+    thread = threading.Thread(target=lambda: out.append(work()), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert out, "it waits without end, or failed"
+    return out[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*host memory:RuntimeWarning")
+@pytest.mark.parametrize("place", ["store", "file"])
+def test_a_dict_waits_for_the_room_that_a_saved_iterator_held(tmp_path, place):
+    tensor = torch.arange(40 << 18, dtype=torch.int32)
+    with penstock.CheckpointStore(tmp_path / "store", host_memory="64MiB") as store:
+        saver = store._store if place == "store" else penstock._core._async.FileSaver(64 << 20)
+
+        def save(i):
+            state = iter([("a", tensor + i)]) if i % 2 == 0 else {"a": tensor + i}
+            if place == "store":
+                return store.save_async(state, step=i)
+            if i % 2 == 0:
+                state = penstock._streamed.collected("save_async", state, saver, "m.pt", True, "raise")
+            image = penstock._state._image_of(state, tmp_path / f"{i}.pt", None, None)[1]
+            return saver.save(image, str(tmp_path / f"{i}.pt"), True, None)
+
+        pending = ends(lambda: [save(i) for i in range(4)])
+        for i, one in enumerate(pending):
+            one.result()
+            found = store.load(step=i) if place == "store" else penstock.load(tmp_path / f"{i}.pt")
+            assert torch.equal(found["a"], tensor + i)
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_an_iterator_that_holds_the_room_may_save(tmp_path, copied):
+    """No save is in flight whose end would give room: the save is waited for, without a copy."""
+    tensor = torch.arange(40 << 18, dtype=torch.int32)
+    with penstock.CheckpointStore(tmp_path / "store", host_memory="64MiB") as store:
+
+        def given():
+            yield "a", tensor
+            if copied:
+                with pytest.warns(RuntimeWarning, match="iterators that are read hold"):
+                    assert store.save_async({"x": tensor + 1}, step=1).state == "durable"
+            else:
+                store.save_async({"x": tensor + 1}, step=1, copy=False).result()
+            yield "b", tensor[:3]
+
+        ends(lambda: store.save_async(given(), step=2).result())
+        assert torch.equal(store.load(step=1)["x"], tensor + 1)
+        assert torch.equal(store.load(step=2)["a"], tensor)
 
 
 def test_ctrl_c_and_an_earlier_failure(tmp_path):

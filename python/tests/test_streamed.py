@@ -200,6 +200,8 @@ MISTAKES = {
     "no tensor": (lambda: iter([("a", "text")]), TypeError, "item 0, 'a': expected a tensor"),
     "sparse": (lambda: iter([("a", torch.eye(3).to_sparse())]), TypeError, "'a'"),
     "meta": (lambda: iter([("a", torch.ones(3, device="meta"))]), TypeError, "meta"),
+    "half a character": (lambda: iter([("a\udc80", torch.ones(3))]), ValueError, r"item 0: 'a.*not UTF-8"),
+    "masked": (lambda: iter([("a", np.ma.array([1.0], mask=[1]))]), TypeError, r"'a'.*mask.*filled\(\)"),
     "missing": (lambda: iter([("a", torch.ones(3))]), ValueError, "'b': it was announced"),
     "another": (lambda: iter([("a", torch.ones(3)), ("c", torch.ones(3))]), ValueError, "'c': it is not among"),
     "shape": (lambda: iter([("a", torch.ones(4))]), ValueError, r"\[4\] of F32, and \[3\] of F32"),

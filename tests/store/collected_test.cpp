@@ -128,6 +128,41 @@ TEST(Collected, RoomOfASaveInFlightIsWaitedForAndOtherStreamsAreNot) {
     EXPECT_EQ(found.tensors.size(), 1U);
 }
 
+TEST(Collected, AnotherSaveIsNotCopiedWhereItsCopiesHoldTheRoom) {
+    BackgroundSaver saver(64 * kMega);
+    const std::vector<std::byte> other(40 * kMega);
+    TensorStream stream = stream_of({40 * kMega});
+    bool staged = false;
+    stream.next = [&, own = stream.next]() mutable {
+        std::optional<StateTensor> tensor = own();
+        if (!tensor) {  // the first one is held
+            std::vector<ConstMemory> spans{{other.data(), other.size()}};
+            const StagedSave save = saver.stage(spans, {}, {}, wait);
+            EXPECT_TRUE(save.tight);
+            EXPECT_TRUE(save.crowded);
+            EXPECT_FALSE(save.all);
+            EXPECT_EQ(spans[0].data, other.data());
+            EXPECT_THAT(saver.reason_of_wait(save), HasSubstr("iterators that are read hold"));
+            staged = true;
+        }
+        return tensor;
+    };
+    EXPECT_EQ(collect(saver, stream, Changing::kFails, wait).tensors.size(), 1U);
+    EXPECT_TRUE(staged);
+}
+
+TEST(Collected, AnotherSaveGetsTheRoomOfASaveThatIsOver) {
+    BackgroundSaver saver(64 * kMega);
+    auto held = std::make_shared<Collected>(
+        collect(saver, stream_of({40 * kMega}), Changing::kFails, wait));
+    const auto save = saver.add([](PendingSave&) {}, "one", true, std::move(held));
+    const std::vector<std::byte> other(40 * kMega);
+    std::vector<ConstMemory> spans{{other.data(), other.size()}};
+    EXPECT_FALSE(saver.stage(spans, {}, {}, wait).tight);
+    EXPECT_TRUE(save->done());
+    EXPECT_NE(spans[0].data, other.data());
+}
+
 TEST(Collected, WhatTheStreamThrowsEndsIt) {
     BackgroundSaver saver(64 * kMega);
     TensorStream stream = stream_of({kMega, 9 * kMega, 5});

@@ -116,13 +116,19 @@ void BackgroundSaver::copy(std::vector<ConstMemory>& spans,
     std::optional<StagedCopy> made;
     bool waited = false;
     wait([&](std::chrono::nanoseconds time) {
-        made = staging_.copy(pieces, time, streams);
+        const bool alone = queue_->in_flight() == 0;
+        sweep();  // what a save kept may be copies, too
+        made = staging_.copy(pieces, alone ? kLastLook : time, streams);
         waited = waited || !made;
         if (waited) {
             out.waited_s = std::chrono::duration<double>(Clock::now() - began).count();
         }
-        return made.has_value();
+        return made.has_value() || alone;
     });
+    if (!made) {  // iterators hold the room, which may wait for this save
+        out.tight = out.crowded = true;
+        return;
+    }
     out.copy = std::move(*made);
     for (std::size_t i = 0; i < which.size(); ++i) {
         spans[which[i]] = out.copy.pieces()[i];
@@ -219,6 +225,13 @@ MemoryLook look_later(const State& state, Changing changing, MemoryLook look) {
 
 std::string BackgroundSaver::reason_of_wait(const StagedSave& staged) const {
     const std::string budget = base::format_bytes(staging_.budget_bytes());
+    if (staged.crowded) {
+        return fmt::format(
+            "a copy of the tensors has no room: host_memory is {}, and iterators that are read "
+            "hold the rest of it, so save_async waits until the save is done; raise host_memory, "
+            "or use copy=False",
+            budget);
+    }
     if (staged.tight) {
         return fmt::format(
             "a copy of the tensors does not fit into host_memory ({}), so "

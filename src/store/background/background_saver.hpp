@@ -5,6 +5,9 @@
 //   uncopied    memory that the caller promises not to change, and memory that was copied from a
 //               device for this save: written from where it is and kept until the save is done
 //   tight       a state larger than the whole budget: nothing is copied, the caller waits
+//   crowded     the same where no save is in flight, and iterators that are read hold the room:
+//   they
+//               may wait for this save
 //   failures    an unreported failure is thrown by the next save, which then has not begun, or by a
 //               call that waits for the saves
 //
@@ -29,6 +32,9 @@
 
 namespace penstock::store {
 
+/// For room where no save is in flight: what gives memory back just after its save is over.
+constexpr std::chrono::milliseconds kLastLook{200};
+
 /// Memory that a state lies in.
 struct SourceMemory {
     ConstMemory bytes;
@@ -48,7 +54,8 @@ struct StagedSave {
     StagedCopy copy;
     bool all = true;        ///< the save needs no memory that the caller might change
     bool borrows = false;   ///< the save reads memory of the caller's
-    bool tight = false;     ///< nothing was copied: more than the whole budget
+    bool tight = false;     ///< nothing was copied: no room
+    bool crowded = false;   ///< it is tight though it is no more than the whole budget
     StreamMark after = {};  ///< to be waited for before memory of a GPU is read that was not copied
     double waited_s = 0;    ///< for room in the budget
 };

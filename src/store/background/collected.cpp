@@ -29,8 +29,6 @@ constexpr std::uint64_t kOwnAreaFromBytes = 8 * base::kMiB;  // smaller ones sha
 constexpr std::uint64_t kBlockBytes = 32 * base::kMiB;       // that small ones are gathered in
 constexpr std::uint64_t kSmallAlign = 64;
 constexpr std::uint64_t kTensorBytes = 2048;  // of what is kept of a tensor, but for its bytes
-// For what gives memory back just after its save is over.
-constexpr std::chrono::milliseconds kLastLook{200};
 
 class Collector {
 public:
