@@ -377,6 +377,19 @@ TEST_F(GpuWeights, WhatCannotBeHadIsRefusedWithWordsAndLeavesNothing) {
     EXPECT_EQ(status, 0);
 }
 
+// The driver may keep pages that were given back. They are pinned again all the same.
+TEST_F(GpuWeights, MemoryThatTheDriverKeptPinnedIsPinnedAgain) {
+    WeightStream stream = open(0, 1.2);
+    expect_pass(stream);
+    fake_->fail("cuMemHostUnregister", 1, CUDA_ERROR_INVALID_VALUE, 4);
+    stream.set_memory(most_weight_memory(table_, units_, {.gpu = 0}));
+    expect_pass(stream);
+    fake_->calm();
+    stream.set_memory(least_);
+    expect_pass(stream);
+    EXPECT_NE(stream.plan().copied_bytes, 0U);
+}
+
 TEST_F(GpuWeights, ThePlanPutsEachTensorInOneTierAndSpreadsThem) {
     for (const double in_host : {0.0, 0.25, 0.6, 1.2}) {
         const WeightPlan plan = plan_weights(table_, units_,
