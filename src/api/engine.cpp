@@ -153,9 +153,10 @@ template <typename Wait>
 bool wait_in_slices(std::chrono::nanoseconds timeout, const Wait& wait) {
     const base::SteadyClock clock;
     const base::Nanos start = clock.now();
-    base::Nanos left = std::max<base::Nanos>(timeout.count(), 0);
+    const base::Nanos limit = std::max<base::Nanos>(timeout.count(), 0);
+    base::Nanos left = limit;
     while (!wait(std::min<base::Nanos>(left, base::kWaitSlice.count()))) {
-        left = timeout.count() - (clock.now() - start);
+        left = limit - (clock.now() - start);
         if (left <= 0) {
             return false;
         }

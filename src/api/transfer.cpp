@@ -82,8 +82,9 @@ std::optional<std::uint64_t> Transfer::wait_for(std::chrono::nanoseconds timeout
     engine::Transfer& transfer = require(transfer_);
     const base::SteadyClock clock;
     const base::Nanos start = clock.now();
+    const base::Nanos limit = std::max<base::Nanos>(timeout.count(), 0);
     while (!transfer.finished()) {
-        const base::Nanos left = timeout.count() - (clock.now() - start);
+        const base::Nanos left = limit - (clock.now() - start);
         if (left <= 0) {
             return std::nullopt;
         }
@@ -102,6 +103,7 @@ bool Transfer::join_for(StreamHandle stream, std::chrono::nanoseconds timeout) {
     engine::Transfer& transfer = require(transfer_);
     const base::SteadyClock clock;
     const base::Nanos start = clock.now();
+    const base::Nanos limit = std::max<base::Nanos>(timeout.count(), 0);
     bool by_stream = transfer.devices != nullptr;
     while (!transfer.finished()) {
         by_stream = by_stream && !transfer.stopped();
@@ -114,7 +116,7 @@ bool Transfer::join_for(StreamHandle stream, std::chrono::nanoseconds timeout) {
             }
             by_stream = false;
         }
-        const base::Nanos left = timeout.count() - (clock.now() - start);
+        const base::Nanos left = limit - (clock.now() - start);
         if (left <= 0) {
             return false;
         }

@@ -91,6 +91,7 @@ std::uint64_t TransferGroup::add(Transfer transfer) {
 std::optional<TransferGroup::Ended> TransferGroup::wait_any(std::chrono::nanoseconds timeout) {
     const base::SteadyClock clock;
     const base::Nanos start = clock.now();
+    const base::Nanos limit = std::max<base::Nanos>(timeout.count(), 0);
     while (state_->size != 0) {
         if (engine::Watch* const watch = state_->take()) {
             auto& member = static_cast<Member&>(*watch);
@@ -99,7 +100,7 @@ std::optional<TransferGroup::Ended> TransferGroup::wait_any(std::chrono::nanosec
             --state_->size;
             return ended;
         }
-        const base::Nanos left = timeout.count() - (clock.now() - start);
+        const base::Nanos left = limit - (clock.now() - start);
         if (left <= 0 || state_->woken.exchange(false)) {
             break;
         }

@@ -170,13 +170,13 @@ bool GpuStream::wait_until_idle(std::chrono::nanoseconds limit) noexcept {
         return false;
     }
     const base::SteadyClock clock;
-    const base::Nanos end = clock.now() + limit.count();
+    const base::Nanos begin = clock.now();
     for (;;) {
         const Current current(impl_->gpu);
         const CUresult result = current.result() == CUDA_SUCCESS
                                     ? impl_->gpu.driver->cuStreamQuery(impl_->stream.get())
                                     : current.result();
-        if (result != CUDA_ERROR_NOT_READY || clock.now() > end) {
+        if (result != CUDA_ERROR_NOT_READY || clock.now() - begin > limit.count()) {
             return result == CUDA_SUCCESS;
         }
         const timespec nap{0, kNap};

@@ -59,7 +59,8 @@ void Residents::keep(std::size_t tensor) {
         const std::uint64_t residue = places_[tensor] % kLineBytes;
         regions_[tensor] = std::make_shared<Region>(Region::gpu(residue + bytes, *gpu_));
     } else if (bytes != 0 && !pinned_.empty()) {
-        pinned_[tensor] = PinnedMemory(pages_of(*image_, places_[tensor], bytes), *gpu_);
+        // Nobody else pins these pages: what is registered there was left behind.
+        pinned_[tensor] = PinnedMemory(pages_of(*image_, places_[tensor], bytes), *gpu_, true);
     }
     kept_[tensor] = true;
 }

@@ -283,6 +283,25 @@ TEST_F(Owners, EmptyOnesRefuseTheirCalls) {
     EXPECT_EQ(Region::gpu(0, 0).size(), 0U);
 }
 
+TEST_F(Owners, AWaitMayHaveAnyLimit) {
+    const Region pinned = Region::pinned(1 << 20, 0);
+    const Region on_gpu = Region::gpu(1 << 20, 0);
+    GpuStream stream(0);
+    for (const bool ends : {false, true}) {
+        fake_->hold(true);
+        stream.copy_in(on_gpu.data(), pinned.data(), pinned.size());
+        std::thread later([this] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            fake_->hold(false);
+        });
+        EXPECT_EQ(stream.wait_until_idle(ends ? std::chrono::nanoseconds::max()
+                                              : std::chrono::nanoseconds::min()),
+                  ends);
+        later.join();
+        EXPECT_TRUE(stream.wait_until_idle(seconds(20)));
+    }
+}
+
 TEST_F(Owners, CopiesOnAStreamAreOfItsGpu) {
     GpuStream stream(0);
     const Region on_gpu = Region::gpu(4096, 0);

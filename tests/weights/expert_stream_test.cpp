@@ -355,6 +355,33 @@ TEST_P(ExpertStreamTest, AChildOfAForkIsRefusedAndTheParentGoesOn) {
     use(stream, 1, one);
 }
 
+// Nothing is read of them, and they take slots and leave them as others do.
+TEST_P(ExpertStreamTest, ExpertsWithoutBytesAreExperts) {
+    std::vector<ExpertLayer> layers(2);
+    for (ExpertLayer& layer : layers) {
+        layer.name = "experts";
+        for (std::size_t number = 0; number < kExperts; ++number) {
+            layer.experts.push_back({{"layers.0.experts.up", 0, number % 3 == 0 ? 600U : 0U}});
+        }
+    }
+    const std::uint64_t least = least_expert_memory(table_, layers, {.gpu = gpu()});
+    ExpertStream stream(engine_, table_, layers, {.memory_bytes = least, .gpu = gpu()});
+    std::mt19937_64 random(1);
+    for (std::size_t step = 0; step < 60; ++step) {
+        std::vector<std::size_t> experts(kExperts);
+        std::iota(experts.begin(), experts.end(), std::size_t{0});
+        std::shuffle(experts.begin(), experts.end(), random);
+        for (std::span<const std::size_t> left(experts); !left.empty();) {
+            const std::vector<ExpertView> views = stream.acquire(step % 2, left);
+            for (std::size_t i = 0; i < views.size(); ++i) {
+                ASSERT_EQ(views[i].parts[0].bytes, left[i] % 3 == 0 ? 600U : 0U);
+            }
+            stream.release(handle());
+            left = left.subspan(views.size());
+        }
+    }
+}
+
 // A stream that is late uses its experts before others come into their slots, and nobody waits.
 TEST_P(ExpertStreamTest, ASlotIsNotUsedAgainBeforeTheStreamHasPassed) {
     if (!is_on_gpu()) {

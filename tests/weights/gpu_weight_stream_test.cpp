@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <map>
@@ -260,6 +261,33 @@ TEST_F(GpuWeights, WaitingHasATimeLimitAndAnyOrderIsRight) {
     EXPECT_EQ(error_of([&] { moved.acquire(0); }).reason(), ErrorCode::kClosed);
 }
 
+// One that is over before the call begins, however far, is over.
+TEST_F(GpuWeights, AnyLimitThatIsOverIsOver) {
+    WeightStream stream = open(0, 0);
+    const Region memory = Region::gpu(1 << 20, 0);
+    for (const auto& [limit, unit] : {std::pair{-1ns, 5U}, {std::chrono::nanoseconds::min(), 3U}}) {
+        synchronize();
+        fake_->hold(true);
+        std::atomic<bool> is_held = true;
+        std::thread later([&] {
+            std::this_thread::sleep_for(50ms);
+            is_held = false;
+            fake_->hold(false);
+        });
+        Transfer transfer = engine_->read_async(table_.files.back(), memory.memory(0, 100'000));
+        EXPECT_FALSE(transfer.wait_for(limit).has_value());
+        EXPECT_FALSE(transfer.join_for({}, limit));
+        TransferGroup group;
+        group.add(std::move(transfer));
+        EXPECT_FALSE(group.wait_any(limit).has_value());
+        EXPECT_EQ(stream.acquire_for(unit, limit, handle()), nullptr);
+        EXPECT_TRUE(is_held) << "it waited";
+        later.join();
+        static_cast<void>(stream.acquire(unit, handle()));
+        stream.release(unit, handle());
+    }
+}
+
 TEST_F(GpuWeights, AFaultOfTheGpuOrTheFilesEndsInAnErrorAndTheNextPassIsRight) {
     const auto pass = [this](WeightStream& stream) {
         std::optional<Error> first;
@@ -347,6 +375,19 @@ TEST_F(GpuWeights, WhatCannotBeHadIsRefusedWithWordsAndLeavesNothing) {
     int status = -1;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
+}
+
+// The driver may keep pages that were given back. They are pinned again all the same.
+TEST_F(GpuWeights, MemoryThatTheDriverKeptPinnedIsPinnedAgain) {
+    WeightStream stream = open(0, 1.2);
+    expect_pass(stream);
+    fake_->fail("cuMemHostUnregister", 1, CUDA_ERROR_INVALID_VALUE, 4);
+    stream.set_memory(most_weight_memory(table_, units_, {.gpu = 0}));
+    expect_pass(stream);
+    fake_->calm();
+    stream.set_memory(least_);
+    expect_pass(stream);
+    EXPECT_NE(stream.plan().copied_bytes, 0U);
 }
 
 TEST_F(GpuWeights, ThePlanPutsEachTensorInOneTierAndSpreadsThem) {

@@ -260,6 +260,12 @@ bool weights::StreamingExperts::read(const Chosen& missing, Priority priority) {
             bytes += part;
         }
     }
+    const bool is_likely = priority == Priority::kBackground;
+    std::uint64_t& counted = is_likely ? stats.likely_reads : stats.misses;
+    if (bytes == 0) {  // there is nothing to wait for, and no transfer to hold the slots
+        counted += missing.size();
+        return true;
+    }
     ReadPlace where;
     if (gpu) {
         where = {.kind = MemoryKind::kDevice, .device = *gpu, .streams = {lane.handle()}};
@@ -272,8 +278,8 @@ bool weights::StreamingExperts::read(const Chosen& missing, Priority priority) {
         cache.hold(slot);
     }
     reading.transfer = std::move(*transfer);
-    reading.is_likely = priority == Priority::kBackground;
-    (reading.is_likely ? stats.likely_reads : stats.misses) += missing.size();
+    reading.is_likely = is_likely;
+    counted += missing.size();
     readings.push_back(std::move(reading));
     ++stats.transfers;
     stats.bytes_read += bytes;

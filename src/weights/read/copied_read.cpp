@@ -44,6 +44,7 @@ void CopiedRead::wait() {
 }
 
 bool CopiedRead::wait_for(std::chrono::nanoseconds timeout) {
+    timeout = std::max(timeout, std::chrono::nanoseconds());
     const Clock::time_point now = Clock::now();
     const Clock::time_point until =
         timeout < Clock::time_point::max() - now ? now + timeout : Clock::time_point::max();
