@@ -131,7 +131,9 @@ Result<torch_file::File> read(ByteSource& source, std::vector<zip::Record> recor
     for (zip::Record& record : records) {
         std::string name = record.name;
         const bool is_array = name.ends_with(kEnd);
-        name.resize(name.size() - (is_array ? kEnd.size() : 0));
+        if (is_array) {
+            name.erase(name.size() - kEnd.size());
+        }
         if (!is_utf8(name) || !names.insert(name).second) {
             return unsupported(kReading,
                                fmt::format("its record {} has a name that is not UTF-8, or that "
