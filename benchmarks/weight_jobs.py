@@ -335,12 +335,12 @@ class _InTheOrderOfTheList:
     def __getattr__(self, name):
         return getattr(self._core, name)
 
-    def acquire(self, unit):
+    def acquire(self, unit, stream):
         read = [number for number, one in enumerate(self._core.plan()["units"]) if number > unit and one[2] != 0]
         for number in read[: self._ahead]:
-            self._core.acquire(number)
-            self._core.release(number)
-        return self._core.acquire(unit)
+            self._core.acquire(number, stream)
+            self._core.release(number, stream)
+        return self._core.acquire(unit, stream)
 
 
 def first_pass(arguments):

@@ -187,8 +187,8 @@ class _Waits:
     def __getattr__(self, name):
         return getattr(self._core, name)
 
-    def acquire(self, unit):
-        slot = self._core.acquire(unit)
+    def acquire(self, unit, stream):
+        slot = self._core.acquire(unit, stream)
         need("penstock").default_engine().drain()
         return slot
 

@@ -328,8 +328,8 @@ def test_ctrl_c_next_to_a_call_of_the_core_loses_no_slot(call, tmp_path):
         def __getattr__(self, name):
             return getattr(core, name)
 
-    def then_ctrl_c(unit):
-        out = getattr(core, call)(unit)
+    def then_ctrl_c(unit, stream):
+        out = getattr(core, call)(unit, stream)
         if left and left.pop() == 0:
             raise KeyboardInterrupt
         return out

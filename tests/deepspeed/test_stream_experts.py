@@ -241,9 +241,9 @@ def test_the_plan_has_the_share_and_the_reads_of_experts(name, tmp_path):
 def test_experts_follow_the_memory_that_is_left(tmp_path, monkeypatch):
     cls, model = saved("qwen3-moe", torch.bfloat16, tmp_path)
     total = sum(parameter.nbytes for parameter in model.parameters())
-    monkeypatch.setattr(penstock.weights._stream, "_budget", lambda memory: total * 7 // 10)
+    monkeypatch.setattr(penstock.weights._device.Target, "budget", lambda self, memory: total * 7 // 10)
     # Nothing is left to others, so all that can be given back is.
-    monkeypatch.setattr(penstock.weights._stream, "_RESERVE_BYTES", 1 << 50)
+    monkeypatch.setattr(penstock.weights._device, "RESERVE_BYTES", 1 << 50)
     streamed = penstock.stream(cls, tmp_path, memory="auto")
     before = streamed.stream_stats().plan["experts"]["slots"]
     ids = torch.randint(0, 1000, (1, 6))
