@@ -55,6 +55,17 @@ def compare(found, is_, place):
         assert json.loads(json.dumps(values.described(found[name]))) == one, (place, name)
 
 
+def compare_by_torch(data, weights_only, is_, place):
+    """torch.load() of 2.13 gives sizes of strided nested tensors that are other memory, now and then."""
+    for attempt in range(8):
+        try:
+            compare(torch.load(io.BytesIO(data), weights_only=weights_only), is_, place)
+            return
+        except (AssertionError, RuntimeError):
+            if attempt == 7:
+                raise
+
+
 def check(files):
     count = 0
     for stem, is_ in wanted(files):
@@ -62,7 +73,7 @@ def check(files):
         compare(penstock.load(io.BytesIO(data)), is_, stem)
         # torch.load does so only with these: names of NumPy, defaultdict, frozenset; codes of protocols 3 and 4.
         weights_only = stem != "arrays" and "protocol" not in stem
-        compare(torch.load(io.BytesIO(data), weights_only=weights_only), is_, f"{stem}, by torch")
+        compare_by_torch(data, weights_only, is_, f"{stem}, by torch")
         count += 1
     return count
 

@@ -12,11 +12,13 @@
 #include <penstock/engine.hpp>
 #include <penstock/gpu.hpp>
 #include <penstock/memory.hpp>
+#include <penstock/weights.hpp>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -136,6 +138,51 @@ TEST(GpuOutOfMemory, WhichThereAreIsAnAnswer) {
                       }
                       return report.available || !report.reason.empty() ? ""
                                                                         : "no GPU, and no reason";
+                  },
+                  1, 1),
+              "");
+}
+
+// Refused for another reason than memory, of which Attempt hears.
+template <typename Call>
+bool is_refused(const Call& call) {
+    try {
+        call();
+        return false;
+    } catch (const Error& error) {
+        if (error.reason() == ErrorCode::kOutOfMemory) {
+            throw;
+        }
+        return true;
+    }
+}
+
+TEST(GpuOutOfMemory, WithoutAGpuCallsAreRefusedAndMemoryOfTheHostIsThere) {
+    if (gpu_count() != 0) {
+        GTEST_SKIP() << "this machine has a GPU";
+    }
+    EXPECT_EQ(allocator::each_allocation(
+                  [](allocator::Attempt& attempt) -> std::string {
+                      int refused = 0;
+                      std::byte there{};
+                      const auto ask = [&] {
+                          Region region = Region::host(1 << 20);
+                          region.data()[5000] = std::byte{1};
+                          region.drop(0, region.size());
+                          there = region.data()[5000];
+                          GpuStream none;
+                          refused += is_refused([] { const GpuStream made(0); }) ? 1 : 0;
+                          refused += is_refused([] { const RowCopies made(0, 10); }) ? 1 : 0;
+                          refused += is_refused([] { (void)free_gpu_memory(0); }) ? 1 : 0;
+                          refused += is_refused([] { (void)spare_gpu_memory(0, 0)(); }) ? 1 : 0;
+                          refused += is_refused([&] { none.copy_in(&there, &there, 1); }) ? 1 : 0;
+                          refused += is_refused([&] { none.hold_up({}); }) ? 1 : 0;
+                          refused += none.wait_until_idle(std::chrono::nanoseconds(1)) ? 0 : 1;
+                      };
+                      const bool through = attempt(ask);
+                      return !through || (refused >= 6 && there == std::byte{0})
+                                 ? ""
+                                 : "taken, or memory that was dropped has its bytes";
                   },
                   1, 1),
               "");
