@@ -111,19 +111,22 @@ TEST_F(Saving, AUsedUpBudgetIsWaitedForAndSaidSo) {
     Spans first = spans();
     StagedSave held = saver.stage(first, sources(), {}, wait_for_it);
     std::atomic<bool> waiting{false};
-    std::thread other([&] {
-        while (!waiting) {
-            std::this_thread::sleep_for(1ms);
-        }
-        std::this_thread::sleep_for(1100ms);
-        held.copy = StagedCopy();
-    });
+    // A save that has the copies, and lets go of them at its end.
+    const auto other = saver.queue()->add(
+        [&](auto& /*save*/) {
+            while (!waiting) {
+                std::this_thread::sleep_for(1ms);
+            }
+            std::this_thread::sleep_for(1100ms);
+            held.copy = StagedCopy();
+        },
+        "other", true);
     Spans second = spans();
     const StagedSave staged = saver.stage(second, sources(), {}, [&](const auto& step) {
         waiting = true;
         wait_for_it(step);
     });
-    other.join();
+    EXPECT_TRUE(other->wait_done(10s));
     EXPECT_GT(staged.waited_s, 1);
     EXPECT_THAT(saver.reason_of_wait(staged), HasSubstr("waited"));
 }

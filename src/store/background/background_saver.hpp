@@ -6,8 +6,7 @@
 //               device for this save: written from where it is and kept until the save is done
 //   tight       a state larger than the whole budget: nothing is copied, the caller waits
 //   crowded     the same where no save is in flight, and iterators that are read hold the room:
-//   they
-//               may wait for this save
+//               these may wait for this save
 //   failures    an unreported failure is thrown by the next save, which then has not begun, or by a
 //               call that waits for the saves
 //
