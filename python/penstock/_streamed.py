@@ -91,8 +91,7 @@ def _described(name: Any, value: Any, types: Mapping[str, str]) -> tuple[str, st
     if not isinstance(name, str) or not hasattr(value, "shape") or not hasattr(value, "dtype"):
         raise TypeError(f"save: {shown(name)}: expected a name, and something with shape and dtype, got {got(value)}")
     _arguments.utf8("save", "like", name)
-    dtype = str(value.dtype).removeprefix("torch.")
-    return name, types.get(dtype, dtype), list(value.shape)
+    return name, types.get(dtype := str(value.dtype).removeprefix("torch."), dtype), list(value.shape)
 
 
 def _row(number: int, item: Any, types: Mapping[str, str]) -> Any:
@@ -100,8 +99,7 @@ def _row(number: int, item: Any, types: Mapping[str, str]) -> Any:
     if not isinstance(name, str):
         raise TypeError(f"save: item {number}: expected (name, tensor), got {shown(item)}")
     _arguments.utf8("save", f"item {number}", name)
-    if _is_lazy(value):
-        value = value[...]
+    value = value[...] if _is_lazy(value) else value
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _state.torch_row(name, value, types)[0]
