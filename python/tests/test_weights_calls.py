@@ -167,6 +167,8 @@ AUTOCAST = """
         with torch.device("meta"):
             empty = layers()
         streamed = penstock.stream(empty, path, memory=memory, units=units)
+        with torch.no_grad():
+            streamed(x)  # without autocast: all memory of the stream's own is filled from here on
         for grad in (False, True):
             with torch.set_grad_enabled(grad):
                 for _ in range(2):
