@@ -76,73 +76,53 @@ Layers layers_from(std::uint64_t first, std::uint64_t count) {
     return out;
 }
 
-void ArchitectureBuilder::add(TensorGroup group, const Exact& rows, const Exact& columns) {
-    group.rows = rows.value();
-    group.columns = columns.value();
-    total_ += rows * columns * Exact(group.tensors());
-    if (group.rows > 0 && group.columns > 0 && group.tensors() > 0) {
-        model_.groups.push_back(std::move(group));
+std::uint64_t ArchitectureBuilder::units_of(TensorSplit split) const {
+    switch (split) {
+        case TensorSplit::kHeads:
+            return shape_.heads;
+        case TensorSplit::kKeyHeads:
+            return shape_.key_heads;
+        case TensorSplit::kInner:
+            return shape_.inner;
+        case TensorSplit::kVocabulary:
+            return shape_.vocabulary;
+        case TensorSplit::kWhole:
+            break;
+    }
+    return 0;
+}
+
+void ArchitectureBuilder::add(TensorPlace place, const Layers& layers, const std::string& prefix,
+                              Rows rows) {
+    for (const Row& row : rows) {
+        const Exact columns = row.columns.value_or(1);
+        TensorGroup group;
+        group.name = prefix + row.name + (row.parts == kNamed ? "" : ".weight");
+        group.rows = row.rows.value();
+        group.columns = columns.value();
+        group.matrix = row.columns.has_value();
+        group.in_a_layer = row.count;
+        group.layers = layers;
+        group.place = place;
+        group.split = row.by.split;
+        group.units = units_of(row.by.split);
+        group.divides_columns = row.by.columns;
+        total_ += row.rows * columns * Exact(group.tensors());
+        if (group.parameters() > 0) {
+            model_.groups.push_back(std::move(group));
+        }
+        if (row.parts == kBias) {
+            // Ranks that divide the inputs add up their outputs, and each has the whole bias.
+            add(place, layers, prefix,
+                {{row.name + ".bias", kNamed, row.rows, {}, row.by.columns ? Division{} : row.by}});
+        }
     }
 }
 
-void ArchitectureBuilder::matrix(TensorPlace place, std::string name, Exact rows, Exact columns,
-                                 Division by) {
-    TensorGroup group;
-    group.name = std::move(name);
-    group.matrix = true;
-    group.place = place;
-    group.split = by.split;
-    group.units = by.units;
-    group.divides_columns = by.columns;
-    add(std::move(group), rows, columns);
-}
-
-void ArchitectureBuilder::vector(TensorPlace place, std::string name, Exact elements, Division by) {
-    TensorGroup group;
-    group.name = std::move(name);
-    group.place = place;
-    group.split = by.split;
-    group.units = by.units;
-    add(std::move(group), elements, 1);
-}
-
-void ArchitectureBuilder::matrix(const Layers& layers, std::string name, Exact rows, Exact columns,
-                                 Division by, std::uint64_t count) {
-    TensorGroup group;
-    group.name = std::move(name);
-    group.matrix = true;
-    group.in_a_layer = count;
-    group.layers = layers;
-    group.split = by.split;
-    group.units = by.units;
-    group.divides_columns = by.columns;
-    add(std::move(group), rows, columns);
-}
-
-void ArchitectureBuilder::vector(const Layers& layers, std::string name, Exact elements,
-                                 Division by, std::uint64_t count) {
-    TensorGroup group;
-    group.name = std::move(name);
-    group.in_a_layer = count;
-    group.layers = layers;
-    group.split = by.split;
-    group.units = by.units;
-    add(std::move(group), elements, 1);
-}
-
-void ArchitectureBuilder::linear(const Layers& layers, const std::string& name, Exact outputs,
-                                 Exact inputs, bool bias, Division by, bool divides_inputs) {
-    matrix(layers, name + ".weight", outputs, inputs, {by.split, by.units, divides_inputs});
-    if (bias) {
-        // Ranks that divide the inputs add up their outputs, and each has the whole bias.
-        vector(layers, name + ".bias", outputs, divides_inputs ? Division{} : by);
-    }
-}
-
-void ArchitectureBuilder::cache(const Exact& elements, std::uint64_t layers, std::uint64_t windowed,
+void ArchitectureBuilder::cache(const Exact& elements, std::uint64_t windowed,
                                 std::uint64_t window) {
-    cached_ = elements * layers;
-    model_.cache = KeyValueCache{elements.value(), layers - windowed, windowed, window};
+    cached_ = elements * shape_.layers;
+    model_.cache = KeyValueCache{elements.value(), shape_.layers - windowed, windowed, window};
 }
 
 base::Result<ModelParameters> ArchitectureBuilder::finish(std::string_view name) {
@@ -159,6 +139,7 @@ base::Result<ModelParameters> ArchitectureBuilder::finish(std::string_view name)
                                    name));
     }
     model_.name = name;
+    model_.layers = static_cast<std::uint32_t>(shape_.layers);
     model_.parameters = total_.value();
     return std::move(model_);
 }

@@ -203,39 +203,39 @@ bool ConfigFields::is_null(std::string_view name) const {
     return at != values_.end() && at->second.kind == ConfigValue::Kind::kNull;
 }
 
-std::uint64_t ConfigFields::number_of(std::string_view name, const ConfigValue& value,
-                                      std::uint64_t fallback, std::uint64_t least,
-                                      std::uint64_t most) {
-    if (value.kind != ConfigValue::Kind::kNumber || !value.whole || value.number < least ||
-        value.number > most) {
+std::optional<std::uint64_t> ConfigFields::stated(std::string_view names, std::uint64_t fallback,
+                                                  std::uint64_t least, std::uint64_t most) {
+    while (!names.empty()) {
+        const std::string_view name = names.substr(0, names.find('|'));
+        names.remove_prefix(std::min(name.size() + 1, names.size()));
+        const ConfigValue* value = find(name);
+        if (value == nullptr) {
+            continue;
+        }
+        if (value->kind == ConfigValue::Kind::kNumber && value->whole && value->number >= least &&
+            value->number <= most) {
+            return value->number;
+        }
         refuse(fmt::format("{}{} is {}; expected a whole number from {} to {}", prefix_, name,
-                           as_shown(value), least, most));
+                           as_shown(*value), least, most));
         return fallback;
     }
-    return value.number;
+    return std::nullopt;
 }
 
-std::uint64_t ConfigFields::dimension(std::initializer_list<std::string_view> names,
-                                      std::uint64_t fallback, std::uint64_t least,
-                                      std::uint64_t most) {
-    for (const std::string_view name : names) {
-        if (const ConfigValue* value = find(name)) {
-            return number_of(name, *value, fallback, least, most);
-        }
+std::uint64_t ConfigFields::dimension(std::string_view names, std::uint64_t fallback,
+                                      std::uint64_t least, std::uint64_t most) {
+    const auto value = stated(names, fallback, least, most);
+    if (!value) {
+        assume(fmt::format("{}{} is not in the file; {} was assumed, transformers' default for {}",
+                           prefix_, names.substr(0, names.find('|')), fallback, type_));
     }
-    assume(fmt::format("{}{} is not in the file; {} was assumed, transformers' default for {}",
-                       prefix_, *names.begin(), fallback, type_));
-    return fallback;
+    return value.value_or(fallback);
 }
 
-std::uint64_t ConfigFields::derived(std::initializer_list<std::string_view> names,
-                                    std::uint64_t fallback, std::uint64_t least) {
-    for (const std::string_view name : names) {
-        if (const ConfigValue* value = find(name)) {
-            return number_of(name, *value, fallback, least, kDimensionMax);
-        }
-    }
-    return fallback;
+std::uint64_t ConfigFields::derived(std::string_view names, std::uint64_t fallback,
+                                    std::uint64_t least) {
+    return stated(names, fallback, least, kDimensionMax).value_or(fallback);
 }
 
 bool ConfigFields::flag(std::string_view name, bool fallback) {

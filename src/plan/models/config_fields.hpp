@@ -43,13 +43,12 @@ public:
     /// Whether it is there and null.
     [[nodiscard]] bool is_null(std::string_view name) const;
 
-    // Each reads the first of `names` that is there (names, for there are aliases), and notes the
-    // default if none is. The first error is kept; the value is then the default.
-    std::uint64_t dimension(std::initializer_list<std::string_view> names, std::uint64_t fallback,
-                            std::uint64_t least = 1, std::uint64_t most = kDimensionMax);
+    // Each reads the first of `names` that is there ("n_embd|hidden_size": there are aliases), and
+    // notes the default if none is. The first error is kept; the value is then the default.
+    std::uint64_t dimension(std::string_view names, std::uint64_t fallback, std::uint64_t least = 1,
+                            std::uint64_t most = kDimensionMax);
     /// A default that follows from other fields and is the rule, not a guess: it is not noted.
-    std::uint64_t derived(std::initializer_list<std::string_view> names, std::uint64_t fallback,
-                          std::uint64_t least = 1);
+    std::uint64_t derived(std::string_view names, std::uint64_t fallback, std::uint64_t least = 1);
     bool flag(std::string_view name, bool fallback);
     std::string text(std::string_view name, std::string_view fallback);
     std::vector<std::uint64_t> whole_numbers(std::string_view name);
@@ -65,8 +64,8 @@ public:
     void set_type(std::string_view type) { type_ = type; }
 
 private:
-    std::uint64_t number_of(std::string_view name, const ConfigValue& value, std::uint64_t fallback,
-                            std::uint64_t least, std::uint64_t most);
+    std::optional<std::uint64_t> stated(std::string_view names, std::uint64_t fallback,
+                                        std::uint64_t least, std::uint64_t most);
 
     std::map<std::string, ConfigValue, std::less<>> values_;
     std::string prefix_;  // of a part: "text_config."

@@ -22,14 +22,9 @@ namespace penstock::plan {
 
 namespace {
 
-struct LlamaShape {
+struct Llama {
     const char* name;
-    std::uint64_t hidden;
-    std::uint64_t layers;
-    std::uint64_t inner;
-    std::uint64_t vocabulary;
-    std::uint64_t heads;
-    std::uint64_t key_heads;
+    Shape shape;
     const char* source;
 };
 
@@ -39,61 +34,56 @@ constexpr const char* kDlio70b =
     "DLIO's formula with the numbers of its own YAML: 128 heads, where the published model has 64; "
     "llama-3-70b has the true count";
 
-constexpr std::array<LlamaShape, 5> kDlioLlamas{
-    {{"dlio-llama-7b", 4096, 32, 11008, 32000, 32, 32, kDlio},
-     {"dlio-llama-8b", 4096, 32, 14336, 128256, 32, 8, kDlio},
-     {"dlio-llama-70b", 8192, 80, 28672, 128256, 128, 8, kDlio70b},
-     {"dlio-llama-405b", 16384, 126, 53248, 128256, 128, 8, kDlio},
-     {"dlio-llama-1t", 25872, 128, 98304, 128256, 192, 32, kDlio}}};
+constexpr std::array<Llama, 5> kDlioLlamas{
+    {{"dlio-llama-7b", {32000, 4096, 11008, 32, 32, 32}, kDlio},
+     {"dlio-llama-8b", {128256, 4096, 14336, 32, 32, 8}, kDlio},
+     {"dlio-llama-70b", {128256, 8192, 28672, 80, 128, 8}, kDlio70b},
+     {"dlio-llama-405b", {128256, 16384, 53248, 126, 128, 8}, kDlio},
+     {"dlio-llama-1t", {128256, 25872, 98304, 128, 192, 32}, kDlio}}};
 
 constexpr const char* kPublished =
     "the config.json that Meta published, counted as transformers builds it";
-constexpr std::array<LlamaShape, 4> kLlamas{
-    {{"llama-2-7b", 4096, 32, 11008, 32000, 32, 32, kPublished},
-     {"llama-3-8b", 4096, 32, 14336, 128256, 32, 8, kPublished},
-     {"llama-3-70b", 8192, 80, 28672, 128256, 64, 8, kPublished},
-     {"llama-3-405b", 16384, 126, 53248, 128256, 128, 8, kPublished}}};
+constexpr std::array<Llama, 4> kLlamas{
+    {{"llama-2-7b", {32000, 4096, 11008, 32, 32, 32}, kPublished},
+     {"llama-3-8b", {128256, 4096, 14336, 32, 32, 8}, kPublished},
+     {"llama-3-70b", {128256, 8192, 28672, 80, 64, 8}, kPublished},
+     {"llama-3-405b", {128256, 16384, 53248, 126, 128, 8}, kPublished}}};
 
 constexpr const char* kSnia = "the name's own number, as SNIA's table has it";
 constexpr std::array<std::string_view, 10> kSniaSizes{"3b",   "7b",   "13b",  "33b",  "70b",
                                                       "140b", "175b", "405b", "530b", "1t"};
 
-ModelParameters dlio_llama(const LlamaShape& shape) {
+ModelParameters dlio_llama(const Llama& known) {
+    const Shape& is = known.shape;
+    const std::uint64_t key = is.key_heads * (is.hidden / is.heads);
     ArchitectureBuilder out;
-    const Layers all = layers_from(0, shape.layers);
-    const Exact key = Exact(shape.key_heads) * (shape.hidden / shape.heads);
-    const Division by_heads{TensorSplit::kHeads, shape.heads};
-    const Division by_keys{TensorSplit::kKeyHeads, shape.key_heads};
-    const Division by_inner{TensorSplit::kInner, shape.inner};
-    out.cache(key + key, shape.layers);
+    out.set_shape(is);
+    out.cache(key + key);
     // DLIO divides neither the embedding nor the head over the ranks of tensor parallelism.
-    out.set_layers(shape.layers);
-    out.matrix(TensorPlace::kBegin, "embedding", shape.vocabulary, shape.hidden);
-    out.vector(all, "layers.*.input_norm", shape.hidden);
-    out.matrix(all, "layers.*.q", shape.hidden, shape.hidden, by_heads);
-    out.matrix(all, "layers.*.k", key, shape.hidden, by_keys);
-    out.matrix(all, "layers.*.v", key, shape.hidden, by_keys);
-    out.matrix(all, "layers.*.dense", shape.hidden, shape.hidden,
-               {TensorSplit::kHeads, shape.heads, true});
-    out.vector(all, "layers.*.layer_norm", shape.hidden);
-    out.matrix(all, "layers.*.mlp_h_to_4h", Exact(2) * shape.inner, shape.hidden, by_inner);
-    out.matrix(all, "layers.*.mlp_4h_to_h", shape.hidden, shape.inner,
-               {TensorSplit::kInner, shape.inner, true});
-    out.vector(TensorPlace::kEnd, "weight", shape.hidden);
-    out.matrix(TensorPlace::kEnd, "lm_head", shape.vocabulary, shape.hidden);
-    ModelParameters model = base::unwrap(out.finish(shape.name));
-    model.source = shape.source;
+    out.first("", {{"embedding", kNamed, is.vocabulary, is.hidden}});
+    out.each("layers.*.", {{"input_norm", kNamed, is.hidden},
+                           {"q", kNamed, is.hidden, is.hidden, kByHeads},
+                           {"k", kNamed, key, is.hidden, kByKeyHeads},
+                           {"v", kNamed, key, is.hidden, kByKeyHeads},
+                           {"dense", kNamed, is.hidden, is.hidden, kByHeadInputs},
+                           {"layer_norm", kNamed, is.hidden},
+                           {"mlp_h_to_4h", kNamed, 2 * is.inner, is.hidden, kByInner},
+                           {"mlp_4h_to_h", kNamed, is.hidden, is.inner, kByInnerInputs}});
+    out.last("", {{"weight", kNamed, is.hidden}, {"lm_head", kNamed, is.vocabulary, is.hidden}});
+    ModelParameters model = base::unwrap(out.finish(known.name));
+    model.source = known.source;
     return model;
 }
 
-ModelParameters llama_model(const LlamaShape& shape) {
+ModelParameters llama_model(const Llama& known) {
+    const Shape& shape = known.shape;
     ModelParameters model = read_model(fmt::format(
         R"({{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": {},
              "num_hidden_layers": {}, "intermediate_size": {}, "vocab_size": {},
              "num_attention_heads": {}, "num_key_value_heads": {}, "tie_word_embeddings": false}})",
         shape.hidden, shape.layers, shape.inner, shape.vocabulary, shape.heads, shape.key_heads));
-    model.name = shape.name;
-    model.source = shape.source;
+    model.name = known.name;
+    model.source = known.source;
     return model;
 }
 
@@ -122,11 +112,11 @@ ModelParameters of_count(std::string_view name, std::uint64_t parameters, const 
 
 std::vector<std::string> model_names() {
     std::vector<std::string> out(kSniaSizes.begin(), kSniaSizes.end());
-    for (const LlamaShape& shape : kDlioLlamas) {
-        out.emplace_back(shape.name);
+    for (const Llama& known : kDlioLlamas) {
+        out.emplace_back(known.name);
     }
-    for (const LlamaShape& shape : kLlamas) {
-        out.emplace_back(shape.name);
+    for (const Llama& known : kLlamas) {
+        out.emplace_back(known.name);
     }
     return out;
 }
@@ -136,14 +126,14 @@ std::vector<std::string> snia_sizes() {
 }
 
 ModelParameters model_named(std::string_view name) {
-    for (const LlamaShape& shape : kDlioLlamas) {
-        if (name == shape.name) {
-            return dlio_llama(shape);
+    for (const Llama& known : kDlioLlamas) {
+        if (name == known.name) {
+            return dlio_llama(known);
         }
     }
-    for (const LlamaShape& shape : kLlamas) {
-        if (name == shape.name) {
-            return llama_model(shape);
+    for (const Llama& known : kLlamas) {
+        if (name == known.name) {
+            return llama_model(known);
         }
     }
     if (const auto count = counted_name(name)) {
