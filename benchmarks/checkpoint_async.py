@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from benchmarks import checkpoint_states as states
-from benchmarks.job_tools import need, need_call, skip
+from benchmarks.job_tools import figures, need, need_call, skip
 
 # ---- the floor ----
 
@@ -158,14 +158,8 @@ def stall(arguments):
             side.save(state, index)
             stalls.append(time.perf_counter() - start)
             side.wait()
-    way = arguments["way"]
-    return {
-        "seconds": statistics.fmean(stalls[-wanted:]),
-        "bytes": states.bytes_of(state),
-        "operations": wanted,
-        "every_s": stalls,
-        "version": need("penstock" if way == "ours" else "torch").__version__,
-    }
+    module, size = "penstock" if arguments["way"] == "ours" else "torch", states.bytes_of(state)
+    return figures(module, seconds=statistics.fmean(stalls[-wanted:]), bytes=size, operations=wanted, every_s=stalls)
 
 
 # ---- a step with a save in it ----
@@ -304,15 +298,9 @@ def every_step(arguments):
     filled = write_s / statistics.median(alone)
     if not 0.45 <= filled <= 0.85:
         skip(f"the write would fill {filled:.2f} of a step, not 0.5 to 0.8: this machine is too busy to set its length")
-    return {
-        "value": statistics.median(beside) / statistics.median(alone),
-        "seconds": statistics.median(beside),
-        "alone_s": alone,
-        "beside_s": beside,
-        "wait_before_update_s": waits,
-        "bytes": round(written),  # a step
-        "state_bytes": size,
-        "filled": filled,
-        "operations": count,
-        "version": need("penstock").__version__,
-    }
+    return figures(
+        value=statistics.median(beside) / statistics.median(alone),
+        seconds=statistics.median(beside),
+        **{"alone_s": alone, "beside_s": beside, "wait_before_update_s": waits, "filled": filled},
+        **{"bytes": round(written), "state_bytes": size, "operations": count},  # bytes a step
+    )

@@ -6,7 +6,7 @@ import os
 import random
 
 from benchmarks import checkpoint_states as states
-from benchmarks.job_tools import need, need_call, skip
+from benchmarks.job_tools import figures, need, need_call, skip
 
 
 def memory(arguments):
@@ -23,12 +23,7 @@ def memory(arguments):
         else:
             penstock.save(whole, f"{folder}/state.pt")
         above = states.peak_bytes() - before
-    return {
-        "value": above / states.MIB,
-        "bytes": states.bytes_of(state),
-        "resident_before": before,
-        "version": penstock.__version__,
-    }
+    return figures(value=above / states.MIB, bytes=states.bytes_of(state), resident_before=before)
 
 
 def lazy(arguments):
@@ -47,12 +42,7 @@ def lazy(arguments):
             found = penstock.load(f"{folder}/{name}", names=f"part.{i}")
             if found.nbytes != size or not bool((found == float(i)).all()):
                 raise RuntimeError(f"part.{i} is not what was given")
-    return {
-        "value": above / states.MIB,
-        "bytes": count * size,
-        "resident_before": before,
-        "version": penstock.__version__,
-    }
+    return figures(value=above / states.MIB, bytes=count * size, resident_before=before)
 
 
 def update(arguments):
@@ -76,13 +66,7 @@ def update(arguments):
         for name, tensor in {**state, **changed}.items():
             if not torch.equal(penstock.load(path, names=name), tensor):
                 raise RuntimeError(f"{name} is not what was given")
-    return {
-        "value": max(counted, engine) / states.MIB,
-        "bytes": total,
-        "engine": engine,
-        "calls": counted,
-        "version": penstock.__version__,
-    }
+    return figures(value=max(counted, engine) / states.MIB, bytes=total, engine=engine, calls=counted)
 
 
 def leak(arguments):
@@ -98,13 +82,8 @@ def leak(arguments):
                 if arguments.get("handicap") == "keep":
                     kept.append(os.urandom(size // 20))
                 after.append(states.resident_bytes())
-    return {
-        "value": after[-1] / after[9],
-        "operations": len(after),
-        "resident_after_10": after[9],
-        "resident_at_the_end": after[-1],
-        "version": penstock.__version__,
-    }
+    resident = {"resident_after_10": after[9], "resident_at_the_end": after[-1]}
+    return figures(value=after[-1] / after[9], operations=len(after), **resident)
 
 
 def incremental(arguments):
@@ -123,15 +102,9 @@ def incremental(arguments):
             second = store.save(state, step=2)
             kernel = states.io_bytes("write") - before
     written = max(kernel, second.written_bytes)
-    return {
-        "value": written / (count * size),
-        "bytes": written,
-        "told": second.written_bytes,
-        "counted": kernel,
-        "shards": first.shards,
-        "linked": second.linked_shards,
-        "version": penstock.__version__,
-    }
+    shards = {"shards": first.shards, "linked": second.linked_shards}
+    share = written / (count * size)
+    return figures(value=share, bytes=written, told=second.written_bytes, counted=kernel, **shards)
 
 
 def slice_of_rows(arguments):
@@ -161,13 +134,8 @@ def slice_of_rows(arguments):
             across = states.io_bytes("read") - before
     if not any(read > 0 for read in told):
         skip("the kernel counts no reads here: this file system has no direct I/O")
-    return {
-        "value": worst / 1024,
-        "operations": len(told),
-        "least_kib": min(told) / 1024,
-        "across_ratio": across / column.nbytes,
-        "version": penstock.__version__,
-    }
+    more = {"least_kib": min(told) / 1024, "across_ratio": across / column.nbytes}
+    return figures(value=worst / 1024, operations=len(told), **more)
 
 
 def descriptors(arguments):
@@ -190,13 +158,8 @@ def descriptors(arguments):
                 store.load()
                 del checkpoint
                 after.append(len(os.listdir("/proc/self/fd")))
-    return {
-        "value": after[-1] - after[0],
-        "operations": len(after) - 1,
-        "after_one": after[0],
-        "shards": saved.shards,
-        "version": penstock.__version__,
-    }
+    more = {"after_one": after[0], "shards": saved.shards}
+    return figures(value=after[-1] - after[0], operations=len(after) - 1, **more)
 
 
 def freed(arguments):
@@ -232,4 +195,4 @@ def freed(arguments):
                     del loaded[name]
                 above["store" if way is store else os.path.basename(way)] = states.resident_bytes() - before
                 del loaded
-    return {"value": max(above.values()) / rest, "bytes": rest, "above": above, "version": penstock.__version__}
+    return figures(value=max(above.values()) / rest, bytes=rest, above=above)

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 from benchmarks import checkpoint_states as states
-from benchmarks.job_tools import Meter, need, need_call
+from benchmarks.job_tools import Meter, figures, need, need_call
 
+sides = need("penstock._measure.sides")
 _OURS = ("pt", "safetensors", "store")
 
 
@@ -40,7 +41,6 @@ def _folders(folder, arguments):
 
 def _save_once(way, state, folder, arguments):
     """One save under a new name; what to remove after it."""
-    torch = need("torch")
     if way == "store":
         folders = _folders(folder, arguments)
         with _store(folders, arguments) as store:
@@ -50,12 +50,10 @@ def _save_once(way, state, folder, arguments):
     if way in _OURS:
         need("penstock").save(state, path)
     elif way == "st":
-        need("safetensors.torch").save_file(state, path)
-        states.make_durable(path)
+        sides.SAFETENSORS.save(state, path)
     else:
-        torch.serialization.set_crc32_options(way != "torch_nocrc")
-        torch.save(state, path)
-        states.make_durable(path)
+        need("torch").serialization.set_crc32_options(way != "torch_nocrc")
+        sides.TORCH.save(state, path)
     return [path]
 
 
@@ -75,16 +73,15 @@ def _hinder(handicap, state):
     return state
 
 
-def _version(way):
-    if way in _OURS:
-        return need("penstock").__version__
-    return need("safetensors" if way == "st" else "torch").__version__
+def _module(way):
+    return "penstock" if way in _OURS else "safetensors" if way == "st" else "torch"
 
 
 def save(arguments):
     """Handicaps: `copy`, the state is copied twice first; `pickle`, torch pickles it as well; `python_sum`, one thread
     checksums it first; `twice`, it is saved twice; `in_one`, one of the folders gets everything."""
     way, handicap = arguments["way"], arguments.get("handicap", "")
+    need(_module(way))
     state = states.state_of(arguments)
     small = states.training_state(32 * states.MIB)
     if way in ("safetensors", "st"):
@@ -108,14 +105,8 @@ def save(arguments):
             cpu.append(meter.cpu_s)
             for path in made:
                 states.storage.remove(path)
-    return {
-        "seconds": statistics.median(seconds),
-        "cpu_s": statistics.median(cpu),
-        "bytes": size,
-        "operations": len(seconds),
-        "every_s": seconds,
-        "version": _version(way),
-    }
+    medians = {"seconds": statistics.median(seconds), "cpu_s": statistics.median(cpu)}
+    return figures(_module(way), **medians, bytes=size, operations=len(seconds), every_s=seconds)
 
 
 # ---- load ----
@@ -142,16 +133,16 @@ def _lay_out(way, arguments):
 
 def _loader(way):
     """load(path, into) of this way, with all its imports done."""
-    penstock, torch, touched = need("penstock"), need("torch"), need("penstock._measure.sides").touched
+    penstock, torch = need("penstock"), need("torch")
     if way in ("pt", "safetensors"):
         return lambda path, _: penstock.load(path)
     if way == "into":
         return lambda path, into: penstock.load(path, into=into)
     if way == "st":
-        load_file = need("safetensors.torch").load_file
-        return lambda path, _: touched(load_file(path))
+        need("safetensors.torch")
+        return lambda path, _: sides.SAFETENSORS.load(path)
     if way == "torch_mmap":
-        return lambda path, _: touched(torch.load(path, mmap=True))
+        return lambda path, _: sides.touched(torch.load(path, mmap=True))
     return lambda path, _: torch.load(path)
 
 
@@ -177,14 +168,8 @@ def load(arguments):
             states.clone(states.clone(loaded if into is None else into))
     whole = loaded if into is None else into
     _check(whole)
-    return {
-        "seconds": meter.seconds,
-        "cpu_s": meter.cpu_s,
-        "bytes": states.bytes_of(whole),
-        "operations": 1,
-        "cached_share_before": share,
-        "version": _version("pt" if way == "into" else way.removesuffix("_mmap")),
-    }
+    module = _module("pt" if way == "into" else way.removesuffix("_mmap"))
+    return meter.figures(states.bytes_of(whole), of=module, cached_share_before=share)
 
 
 def _check(loaded):

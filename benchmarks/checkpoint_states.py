@@ -7,7 +7,6 @@ A state is that of a GPT-like transformer in fp32 with Adam's two moments, as a 
 reached, and the embedding takes what is left. The values are 4 Mi random numbers, over and over.
 """
 
-import ctypes
 import mmap
 import os
 import sys
@@ -130,37 +129,12 @@ def settle(folder):
     time.sleep(0.3)  # longer than a slice of the block-I/O limit: what was left of one would be free
 
 
-def cached_share(path):
-    """The part of a file's pages that are in the page cache, 0 to 1."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    size = os.path.getsize(path)
-    pages = -(-size // _PAGE)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        at = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
-        if at == ctypes.c_void_p(-1).value:
-            raise OSError(ctypes.get_errno(), "mmap", path)
-        held = ctypes.create_string_buffer(pages)
-        try:
-            if libc.mincore(at, size, held) != 0:
-                raise OSError(ctypes.get_errno(), "mincore", path)
-        finally:
-            libc.munmap(at, size)
-    finally:
-        os.close(descriptor)
-    return sum(byte & 1 for byte in held.raw[:pages]) / pages
-
-
 def make_cold(paths):
     """Takes files out of the page cache and looks whether they are; the share that stayed, which is next to none."""
     worst = 0.0
     for path in paths:
         storage.make_cold(path)
-        worst = max(worst, cached_share(path))
+        worst = max(worst, storage.cached_bytes(path) / os.path.getsize(path))
     if worst > 0.01:
         sys.exit(f"{worst:.1%} of {paths} stayed in the page cache: this load would not be cold")
     return worst

@@ -18,7 +18,7 @@ _MIB = 1 << 20
 _ROOT = Path(__file__).resolve().parent.parent
 
 
-def _prepare_theirs():
+def prepare_theirs():
     """Their op is compiled at first use: with this environment's ninja, kept in build/."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(_ROOT / "build" / "torch-extensions"))
@@ -30,14 +30,14 @@ def _builders(engine):
         if engine == "ours":
             from penstock import deepnvme as builders
         else:
-            _prepare_theirs()
+            prepare_theirs()
             from deepspeed.ops import op_builder as builders
     except ImportError as error:
         skip(f"{engine}: {error}; `tools/setup.sh bench` sets up what is needed")
     return builders
 
 
-def _op(engine):
+def op(engine):
     try:
         return _builders(engine).AsyncIOBuilder().load(verbose=False)
     except (RuntimeError, OSError) as error:
@@ -45,13 +45,13 @@ def _op(engine):
 
 
 def _handle(arguments):
-    op = _op(arguments["engine"])
+    made = op(arguments["engine"]).aio_handle
     if "choice" in arguments:
-        return op.aio_handle(*_choice(arguments))
+        return made(*_choice(arguments))
     if arguments["engine"] == "ours":
-        return op.aio_handle()
+        return made()
     overlap = arguments.get("overlap", "0") == "1"
-    return op.aio_handle(_MIB, 32, False, overlap, int(arguments.get("threads", "4")))
+    return made(_MIB, 32, False, overlap, int(arguments.get("threads", "4")))
 
 
 def _choice(arguments):
@@ -62,18 +62,8 @@ def _choice(arguments):
     return [chosen[key] for key in keys]
 
 
-def _version(engine):
-    return __import__("penstock" if engine == "ours" else "deepspeed").__version__
-
-
 def _result(arguments, meter, size, operations):
-    return {
-        "seconds": meter.seconds,
-        "cpu_s": meter.cpu_s,
-        "bytes": size,
-        "operations": operations,
-        "version": _version(arguments["engine"]),
-    }
+    return meter.figures(size, operations, "penstock" if arguments["engine"] == "ours" else "deepspeed")
 
 
 def transfer(arguments):
@@ -174,11 +164,10 @@ def many(arguments):
 
 def handle(arguments):
     """A handle made and destroyed. Handicap `slow`: 10 ms each."""
-    op = _op(arguments["engine"])
-    count = int(arguments["count"])
+    module, count = op(arguments["engine"]), int(arguments["count"])
     with Meter() as meter:
         for _ in range(count):
-            made = op.aio_handle(_MIB, 32, False, False, 4)
+            made = module.aio_handle(_MIB, 32, False, False, 4)
             del made
             if arguments.get("handicap") == "slow":
                 time.sleep(0.010)
@@ -207,8 +196,7 @@ def zero_step(arguments):
     from benchmarks import deepnvme_zero
 
     if arguments["engine"] == "theirs":
-        _prepare_theirs()
-        _op("theirs")  # built before, or the reason why not
+        op("theirs")  # built before, or the reason why not
     return deepnvme_zero.zero_step(arguments)
 
 

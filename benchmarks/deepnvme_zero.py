@@ -7,6 +7,8 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
+from benchmarks.job_tools import figures
+
 _EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "deepnvme"
 _WARM_UP = 2  # steps: files are made, memory is touched
 
@@ -49,9 +51,4 @@ def zero_step(arguments):
         start = time.perf_counter()
         time.sleep(0.2 * seconds)
         seconds += time.perf_counter() - start
-    return {
-        "seconds": seconds,
-        "operations": steps,
-        "version": sys.modules["penstock" if ours else "deepspeed"].__version__,
-        "loss": trained["losses"][-1],
-    }
+    return figures("penstock" if ours else "deepspeed", seconds=seconds, operations=steps, loss=trained["losses"][-1])

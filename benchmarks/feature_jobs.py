@@ -4,7 +4,7 @@
 import os
 import time
 
-from benchmarks.job_tools import Meter, need
+from benchmarks.job_tools import Meter, figures, need, repeated
 
 
 def _depth(arguments):
@@ -13,7 +13,7 @@ def _depth(arguments):
         os.environ["PENSTOCK_QUEUE_DEPTH"] = "4"
 
 
-def _written(arguments, rows, row_bytes):
+def written(arguments, rows, row_bytes):
     """A feature file of random rows at `new`, durable, with none of its pages in the page cache."""
     numpy, penstock = need("numpy"), need("penstock")
     block = numpy.random.default_rng(2).integers(0, 256, (max(1, (4 << 20) // row_bytes), row_bytes), dtype="u1")
@@ -31,7 +31,7 @@ def gather(arguments):
     row, rows, count = (int(arguments[name]) for name in ("row", "rows", "count"))
     handicap = arguments.get("handicap")
     gathered = 512 if handicap == "wait_512" else int(arguments.get("gather", 4096))
-    block = _written(arguments, rows, row)
+    block = written(arguments, rows, row)
     ids = numpy.random.default_rng(1).permutation(rows)[:count]
     out = numpy.empty((gathered, row), "u1")
     out.fill(0)  # its memory is there before the clock runs
@@ -46,13 +46,7 @@ def gather(arguments):
                     out.copy()
     assert numpy.array_equal(out[: len(some)], block[some % len(block)])
     os.unlink(arguments["new"])
-    return {
-        "seconds": meter.seconds,
-        "cpu_s": meter.cpu_s,
-        "bytes": count * row,
-        "operations": count,
-        "version": penstock.__version__,
-    }
+    return meter.figures(count * row, count)
 
 
 def again(arguments):
@@ -81,13 +75,8 @@ def again(arguments):
             break
     assert numpy.array_equal(found, table[ids])
     os.unlink(path)
-    again = sorted(times[2:])
-    return {
-        "seconds": again[len(again) // 2],
-        "operations": batches.size,
-        "repeated": len(again),
-        "version": penstock.__version__,
-    }
+    kept = sorted(times[2:])
+    return figures(seconds=kept[len(kept) // 2], operations=batches.size, repeated=len(kept))
 
 
 def moved(arguments):
@@ -121,7 +110,7 @@ def moved(arguments):
         store.gather(ids)
     moved_bytes = engine.stats().bytes_read - before
     os.unlink(path)
-    return {"value": moved_bytes / (len(ids) * row), "seconds": 0.0, "version": penstock.__version__}
+    return figures(value=moved_bytes / (len(ids) * row), seconds=0.0)
 
 
 def hits(arguments):
@@ -131,7 +120,7 @@ def hits(arguments):
     rows, row = 20_000, 4096
     ids = numpy.random.default_rng(1).integers(0, rows, 30_000)
     out = numpy.zeros((len(ids), row), "u1")
-    block = _written(arguments, rows, row)
+    block = written(arguments, rows, row)
     if arguments["api"] == "numpy":
         table = numpy.concatenate([block] * -(-rows // len(block)))[:rows]
 
@@ -146,17 +135,6 @@ def hits(arguments):
             if arguments.get("handicap") == "copy_more":
                 out.copy()
 
-    once()
-    times = []
-    while sum(times) < 0.5:
-        start = time.perf_counter()
-        once()
-        times.append(time.perf_counter() - start)
+    found = repeated(once, operations=len(ids))
     os.unlink(arguments["new"])
-    times.sort()
-    return {
-        "seconds": times[len(times) // 2],
-        "operations": len(ids),
-        "repeated": len(times),
-        "version": penstock.__version__,
-    }
+    return figures(**found)

@@ -8,22 +8,15 @@ import subprocess
 import sys
 import time
 
-from benchmarks.job_tools import need, skip
+from benchmarks.job_tools import figures, need, skip
 
-_HEAD = 4096
 _READ_AHEAD_KB = 128
 _LOOP_MAJOR = 7
 
 
 def _table(path, rows, row):
     """A .npy whose rows begin at byte 4,096 and follow from their numbers, durable, with no page in the page cache."""
-    numpy, gnn_side = need("numpy"), need("penstock._measure.gnn_side")
-    head = f"{{'descr': '<u8', 'fortran_order': False, 'shape': ({rows}, {row // 8}), }}"
-    with open(path, "wb") as file:
-        file.write(b"\x93NUMPY\x01\x00" + (_HEAD - 10).to_bytes(2, "little"))
-        file.write(head.encode().ljust(_HEAD - 11) + b"\n")
-        for begin in range(0, rows, 8192):
-            file.write(memoryview(gnn_side.rows_of(numpy.arange(begin, min(begin + 8192, rows)), row // 8)).cast("B"))
+    need("penstock._measure.gnn_side").write_table(path, rows, row // 8)
     need("penstock._measure.storage").make_cold(path)
 
 
@@ -53,11 +46,8 @@ def _read_ahead(folder):
 
 def _sampled(rows, count, batch):
     """`count` batches: the neighbourhoods of `batch` seeds each, in an R-MAT graph."""
-    numpy, features = need("numpy"), need("penstock.features")
-    sampler = features.NeighborSampler(features.Graph.rmat(rows.bit_length() - 1, seed=1), [10, 5, 5], seed=1)
-    order = numpy.random.default_rng(1).permutation(rows)
-    seeds = [order.take(range(i * batch, (i + 1) * batch), mode="wrap") for i in range(count)]
-    return [sampler.sample(some, batch=i).nodes for i, some in enumerate(seeds)]
+    graph = need("penstock.features").Graph.rmat(rows.bit_length() - 1, seed=1)
+    return need("penstock._measure.gnn_bench").sampled(graph, [10, 5, 5], rows, count, batch, 1)[0]
 
 
 def _random(rows, count, batch):
@@ -106,15 +96,8 @@ def side(arguments):
             os.unlink(name)
     found = json.loads(done.stdout.splitlines()[-1])
     count = sum(map(len, batches))
-    return {
-        "seconds": sum(found["exposed_s"]),
-        "cpu_s": found["cpu_s"],
-        "bytes": count * row,
-        "operations": count,
-        "device_bytes": found["bytes_read"],
-        "major_faults": found["major_faults"],
-        "version": need("penstock").__version__,
-    }
+    told = {"cpu_s": found["cpu_s"], "device_bytes": found["bytes_read"], "major_faults": found["major_faults"]}
+    return figures(seconds=sum(found["exposed_s"]), bytes=count * row, operations=count, **told)
 
 
 def exposed(arguments):
@@ -145,10 +128,5 @@ def exposed(arguments):
                 begin = time.perf_counter()
     finally:
         os.unlink(arguments["new"])
-    return {
-        "value": waited / (step * len(batches)),
-        "seconds": waited,
-        "step_s": step,
-        "operations": sum(map(len, batches)),
-        "version": penstock.__version__,
-    }
+    share = waited / (step * len(batches))
+    return figures(value=share, seconds=waited, step_s=step, operations=sum(map(len, batches)))

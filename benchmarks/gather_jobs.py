@@ -3,42 +3,17 @@
 
 import os
 import random
-import time
 
-from benchmarks.job_tools import Meter, need
+from benchmarks.job_tools import Meter, figures, need, repeated
 
 _COUNT = 20_000
 _ROW = 100
-_SAMPLE_S = 0.5
-
-
-def _drop(path, size):
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(fd, 0, size, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(fd)
 
 
 def _bring_in(path, size):
     with open(path, "rb", buffering=0) as file:
         while size > 0 and (chunk := file.read(min(size, 8 << 20))):
             size -= len(chunk)
-
-
-def _repeated(path, size, read, pieces, prepare=_drop):
-    """The median of as many runs as fill half a second, each after `prepare`, after one that brings threads and
-    memory."""
-    times = []
-    prepare(path, size)
-    read()
-    while sum(times) < _SAMPLE_S:
-        prepare(path, size)
-        start = time.perf_counter()
-        read()
-        times.append(time.perf_counter() - start)
-    times.sort()
-    return {"seconds": times[len(times) // 2], "operations": pieces, "repeated": len(times)}
 
 
 def _engine(penstock, handicap):
@@ -52,23 +27,22 @@ def rows(arguments):
     numpy = need("numpy")
     path, stride, api = arguments["path"], int(arguments["stride"]), arguments.get("api", "penstock")
     ids, out = numpy.arange(_COUNT), numpy.empty((_COUNT, _ROW), numpy.uint8)
-    prepare = _bring_in if arguments.get("state") == "warm" else _drop
-    penstock, shapes = need("penstock"), need("penstock._measure.shapes")
+    penstock, shapes, storage = need("penstock"), need("penstock._measure.shapes"), need("penstock._measure.storage")
+    warm = arguments.get("state") == "warm"
+    prepare = (lambda: _bring_in(path, _COUNT * stride)) if warm else (lambda: storage.make_cold(path))
     stock = {
         "preadv": lambda: shapes.preadv_each(path, out, range(0, _COUNT * stride, stride)),
         "memmap": lambda: shapes.memmap_rows(path, out, stride),
     }
     if api != "penstock":
-        return _repeated(path, _COUNT * stride, stock[api], _COUNT, prepare)
+        return repeated(stock[api], prepare, operations=_COUNT)
     with _engine(penstock, arguments.get("handicap")) as engine:
-        figures = _repeated(
-            path, _COUNT * stride, lambda: engine.read_rows(path, ids, out, stride=stride), _COUNT, prepare
-        )
+        found = repeated(lambda: engine.read_rows(path, ids, out, stride=stride), prepare, operations=_COUNT)
     with open(path, "rb") as file:
         for i in (0, 1, _COUNT // 2, _COUNT - 1):
             file.seek(i * stride)
             assert file.read(_ROW) == out[i].tobytes()
-    return {**figures, "version": penstock.__version__}
+    return figures(**found)
 
 
 def sparse(arguments):
@@ -81,12 +55,13 @@ def sparse(arguments):
     offsets = sorted(choose.randrange((256 << 20) - 512) for _ in range(_COUNT))
     if arguments["order"] == "shuffled":
         choose.shuffle(offsets)
-    penstock, shapes = need("penstock"), need("penstock._measure.shapes")
+    penstock, shapes, storage = need("penstock"), need("penstock._measure.shapes"), need("penstock._measure.storage")
     if api != "penstock":
-        return _repeated(path, 256 << 20, lambda: shapes.preadv_each(path, pieces, offsets), _COUNT)
+        read = lambda: shapes.preadv_each(path, pieces, offsets)  # noqa: E731
+        return repeated(read, lambda: storage.make_cold(path), operations=_COUNT)
     with _engine(penstock, arguments.get("handicap")) as engine:
-        figures = _repeated(path, 256 << 20, lambda: engine.read(path, pieces, offsets), _COUNT)
-    return {**figures, "version": penstock.__version__}
+        read = lambda: engine.read(path, pieces, offsets)  # noqa: E731
+        return figures(**repeated(read, lambda: storage.make_cold(path), operations=_COUNT))
 
 
 def random_rows(arguments):
@@ -103,10 +78,4 @@ def random_rows(arguments):
                 engine.read(file, [out[i] for i in destinations], (ids * block).tolist())
             else:
                 engine.read_rows(file, ids, out, destinations=destinations)
-    return {
-        "seconds": meter.seconds,
-        "cpu_s": meter.cpu_s,
-        "bytes": count * block,
-        "operations": count,
-        "version": penstock.__version__,
-    }
+    return meter.figures(count * block, count)

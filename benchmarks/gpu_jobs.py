@@ -14,7 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.job_tools import Meter, need, run_job, skip
+from benchmarks.feature_jobs import written
+from benchmarks.job_tools import Meter, figures, need, run_job, skip
 
 _WARM_BYTES = 4 << 20
 _ROW = 4096
@@ -97,14 +98,7 @@ def kvikio(arguments):
         with Meter() as meter:
             moved = move(_Array(address, size))
     assert moved == size, moved
-    return {
-        "seconds": meter.seconds,
-        "cpu_s": meter.cpu_s,
-        "bytes": size,
-        "operations": 1,
-        "gpu": driver.name,
-        "version": module.__version__,
-    }
+    return meter.figures(size, of="kvikio", gpu=driver.name)
 
 
 _HOST_WORK = """
@@ -129,7 +123,6 @@ print(sum(name.startswith(("cuda", "penstock-gpu")) for name in threads))
 def absent(arguments):
     """Mappings of a CUDA driver, which is there to be found, in a process that moves memory of the host alone, its
     threads for GPUs, and the calls that the driver got. Handicap `asked`: gpus() is called once."""
-    penstock = need("penstock")
     asked = "1" if arguments.get("handicap") == "asked" else "0"
     with tempfile.TemporaryDirectory() as folder:
         counters = Path(folder, "counters")
@@ -143,22 +136,7 @@ def absent(arguments):
         calls = 0
         if counters.exists():
             calls = int(dict(map(str.split, counters.read_text().splitlines()))["calls"])
-    return {
-        "value": mapped + threads + calls,
-        "mapped": mapped,
-        "threads": threads,
-        "calls": calls,
-        "version": penstock.__version__,
-    }
-
-
-def _row_file(arguments, count):
-    """A feature file of as many rows of 4,096 bytes at `new`, none of whose pages is cached."""
-    numpy, penstock = need("numpy"), need("penstock")
-    block = numpy.random.default_rng(3).integers(0, 256, (count, _ROW), dtype="u1")
-    penstock.FeatureStore.write(arguments["new"], {"rows": block}, progress=None)
-    penstock.evict(arguments["new"])
-    return numpy, penstock
+    return figures(value=mapped + threads + calls, mapped=mapped, threads=threads, calls=calls)
 
 
 def rows(arguments):
@@ -166,7 +144,8 @@ def rows(arguments):
     at a time, what a slot holds."""
     driver = _Driver(arguments["gpu"], 0)
     count, at_once = 100_000, 256 if arguments.get("handicap") == "wait_each" else 8192
-    numpy, penstock = _row_file(arguments, count)
+    numpy, penstock = need("numpy"), need("penstock")
+    written(arguments, count, _ROW)
     ids = numpy.random.default_rng(1).permutation(count)
     size = at_once * _ROW
     address = driver.allocate(size)
@@ -179,7 +158,7 @@ def rows(arguments):
                 out = _Array(address, bytes_of) if arguments["to"] == "gpu" else on_host[:bytes_of].data
                 store["rows"].gather(some, out=out)
             driver.synchronize()
-    return _gathered(meter, count, driver, penstock)
+    return meter.figures(count * _ROW, count, gpu=driver.name)
 
 
 def row_hits(arguments):
@@ -188,7 +167,8 @@ def row_hits(arguments):
     all, but one copy of as much. Handicaps: `twice`, each gather is done twice; `copy_each`, each row is copied."""
     driver = _Driver(arguments["gpu"], 0)
     count, times, way = 30_000, 10, arguments["way"]
-    numpy, penstock = _row_file(arguments, count)
+    numpy, penstock = need("numpy"), need("penstock")
+    written(arguments, count, _ROW)
     ids = numpy.random.default_rng(1).permutation(count)
     size = count * _ROW
     address, pinned = driver.allocate(size), driver.pinned(size)
@@ -216,18 +196,7 @@ def row_hits(arguments):
                 driver.synchronize()
         stats = store.stats()
         assert once is copy or stats.rows_hit == (turns + 1) * count, stats
-    return _gathered(meter, times * count, driver, penstock)
-
-
-def _gathered(meter, count, driver, penstock):
-    return {
-        "seconds": meter.seconds,
-        "cpu_s": meter.cpu_s,
-        "bytes": count * _ROW,
-        "operations": count,
-        "gpu": driver.name,
-        "version": penstock.__version__,
-    }
+    return meter.figures(times * count * _ROW, times * count, gpu=driver.name)
 
 
 # ---- the stall of a save in the background
@@ -326,14 +295,8 @@ def stall(arguments):
             side.save()
             stalls.append(time.perf_counter() - start)
             side.wait()
-    return {
-        "seconds": statistics.fmean(stalls[1:]),
-        "bytes": size * _TENSORS,
-        "operations": repeat,
-        "every_s": stalls,
-        "gpu": driver.name,
-        "version": need("penstock").__version__,
-    }
+    more = {"bytes": size * _TENSORS, "operations": repeat, "every_s": stalls, "gpu": driver.name}
+    return figures(seconds=statistics.fmean(stalls[1:]), **more)
 
 
 _JOBS = {"kvikio": kvikio, "absent": absent, "rows": rows, "row_hits": row_hits, "stall": stall}

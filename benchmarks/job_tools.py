@@ -60,6 +60,11 @@ def cpu_s():
     return usage.ru_utime + usage.ru_stime
 
 
+def figures(of="penstock", **measured):
+    """What a job returns: its figures, and the version of the module that was measured."""
+    return {**measured, "version": need(of).__version__}
+
+
 class Meter:
     """Wall seconds, and CPU seconds of all threads of this process."""
 
@@ -71,3 +76,22 @@ class Meter:
     def __exit__(self, *_):
         self.seconds = time.perf_counter() - self._start
         self.cpu_s = cpu_s() - self._cpu
+
+    def figures(self, moved, operations=1, of="penstock", **more):
+        """`moved`: bytes."""
+        return figures(of, seconds=self.seconds, cpu_s=self.cpu_s, bytes=moved, operations=operations, **more)
+
+
+def repeated(run, prepare=lambda: None, **more):
+    """The median of as many runs as fill half a second, each after `prepare`, after one that brings threads and
+    memory."""
+    times = []
+    prepare()
+    run()
+    while sum(times) < 0.5:
+        prepare()
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    times.sort()
+    return {"seconds": times[len(times) // 2], "repeated": len(times), **more}

@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 
 from benchmarks import checkpoint_states as states
-from benchmarks.job_tools import Meter, need
-from benchmarks.page_cache import cached_bytes
+from benchmarks.job_tools import Meter, figures, need
 
 _TENSOR_BYTES = 32 * states.MIB
 
@@ -35,14 +34,6 @@ def _lay_out(folder, suffix, size, count):
             need("safetensors.torch").save_file(state, str(path))
         states.make_durable(str(path))
     return str(path)
-
-
-def _read_through_cache(path):
-    """The page cache holds the file after this. The kernel may have taken pages back since it was written or loaded."""
-    piece = bytearray(8 * states.MIB)
-    with open(path, "rb", buffering=0) as file:
-        while file.readinto(piece):
-            pass
 
 
 def _loader(way, handicap, cache="auto"):
@@ -66,9 +57,7 @@ def _sum(loaded):
     return sum(int(tensor.view(torch.int64).sum()) for tensor in loaded.values())
 
 
-def _version(way):
-    name = {"torch": "torch", "st": "safetensors", "st_cloned": "safetensors"}.get(way, "penstock")
-    return need(name).__version__
+_PEERS = {"torch": "torch", "st": "safetensors", "st_cloned": "safetensors"}
 
 
 def warm(arguments):
@@ -85,8 +74,8 @@ def warm(arguments):
         path = _lay_out(folder, arguments["form"], size, count)
         expected = _sum(need("torch").load(path) if arguments["form"] == "pt" else _loader("st", "")(path))
         need("penstock._measure.host_memory").back_memory(2 * size)
-        _read_through_cache(path)
-        assert cached_bytes(path) >= 0.98 * size, f"{path} is not in the page cache"
+        states.storage.bring_in(path)
+        assert states.storage.cached_bytes(path) >= 0.98 * size, f"{path} is not in the page cache"
         with Meter() as meter:
             loaded = load(path)
             if "dir" in arguments:
@@ -95,7 +84,7 @@ def warm(arguments):
         found = _sum(loaded)
     if found != expected:
         sys.exit(f"{path}: what was loaded is not what was saved")
-    return {"seconds": meter.seconds, "cpu_s": meter.cpu_s, "bytes": size, "operations": 1, "version": _version(way)}
+    return meter.figures(size, of=_PEERS.get(way, "penstock"))
 
 
 def again(arguments):
@@ -110,7 +99,7 @@ def again(arguments):
             place.mkdir()
             paths.append(_lay_out(place, arguments["form"], size, 1))
         for path in paths:
-            _read_through_cache(path)
+            states.storage.bring_in(path)
             if _sum(load(path)) != _sum(_loader("torch" if arguments["form"] == "pt" else "st", "")(path)):
                 sys.exit(f"{path}: what was loaded is not what was saved")
         rounds = max(1, states.GIB // size // len(paths))
@@ -118,13 +107,7 @@ def again(arguments):
             for path in paths * rounds:
                 load(path)
     loads = rounds * len(paths)
-    return {
-        "seconds": meter.seconds,
-        "cpu_s": meter.cpu_s,
-        "bytes": loads * size,
-        "operations": loads,
-        "version": _version(way),
-    }
+    return meter.figures(loads * size, loads, _PEERS.get(way, "penstock"))
 
 
 # ---- several processes
@@ -171,10 +154,5 @@ def ranks(arguments):
     if any(found != expected for _, found in ended):
         sys.exit(f"{path}: what was loaded is not what was saved")
     seconds = max(end for end, _ in ended) - start
-    return {
-        "seconds": seconds,
-        "bytes": size,
-        "operations": count,
-        "cached_share_before": share,
-        "version": _version(way),
-    }
+    more = {"bytes": size, "operations": count, "cached_share_before": share}
+    return figures(_PEERS.get(way, "penstock"), seconds=seconds, **more)

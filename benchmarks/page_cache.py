@@ -2,34 +2,21 @@
 """Reads of a file that is in the page cache, not in it, partly in it, or dirty there: ours by `cache="auto"`, or a loop
 of os.preadv. Jobs of benchmarks.python_side. Handicap `always_direct`: ours by `cache="direct"`."""
 
-import ctypes
 import mmap
 import os
 import random
 import sys
 
-from benchmarks.job_tools import Meter, need, skip
+from benchmarks.job_tools import Meter, figures, need
 
 _MIB = 1 << 20
 _SMALL = 4096
-_CACHESTAT = 451
-
-
-def cached_bytes(path):
-    """Of the file, in the page cache."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    answer, whole = (ctypes.c_uint64 * 5)(), (ctypes.c_uint64 * 2)(0, 0)
-    with open(path, "rb") as file:
-        if libc.syscall(_CACHESTAT, file.fileno(), whole, answer, 0) != 0:
-            skip(f"cachestat(2): {os.strerror(ctypes.get_errno())}; needs Linux 6.5")
-    return answer[0] * mmap.PAGESIZE
 
 
 def _evict(path):
-    with open(path, "rb") as file:
-        os.fdatasync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    assert cached_bytes(path) < _MIB, f"{path} does not leave the page cache"
+    storage = need("penstock._measure.storage")
+    storage.make_cold(path)
+    assert storage.cached_bytes(path) < _MIB, f"{path} does not leave the page cache"
 
 
 def _bring_in(path, size, stripes=1):
@@ -60,7 +47,7 @@ def _prepare(path, state, size):
         wanted = 0.98 * (size if state == "warm" else size // 2)
         for _ in range(3):  # The kernel may have reclaimed pages by now.
             _bring_in(path, size, 1 if state == "warm" else 2)
-            if cached_bytes(path) >= wanted:
+            if need("penstock._measure.storage").cached_bytes(path) >= wanted:
                 return
         sys.exit(f"{path}: the kernel does not keep it in the page cache")
 
@@ -116,8 +103,7 @@ def reads(arguments):
                     read(file, memory, offset)
     with open(path, "rb", buffering=0) as buffered:
         assert os.pread(buffered.fileno(), _SMALL, offsets[-1]) == pieces[-1][:_SMALL]
-    moved = sum(map(len, pieces))
-    return {"seconds": meter.seconds, "cpu_s": meter.cpu_s, "bytes": moved, "version": penstock.__version__}
+    return meter.figures(sum(map(len, pieces)), len(pieces))
 
 
 def cold_pages(arguments):
@@ -139,7 +125,7 @@ def cold_pages(arguments):
                 except BlockingIOError:
                     pass
             engine.read(file, memory[: min(length, size - offset)], offset)
-    return {"value": cached_bytes(path) // mmap.PAGESIZE, "version": penstock.__version__}
+    return figures(value=need("penstock._measure.storage").cached_bytes(path) // mmap.PAGESIZE)
 
 
 def asked(arguments):
@@ -154,4 +140,4 @@ def asked(arguments):
         for offset in offsets:
             engine.read(path if each else file, memory, offset)
         questions = engine.stats().cache_questions
-    return {"value": questions / len(offsets), "operations": len(offsets), "version": penstock.__version__}
+    return figures(value=questions / len(offsets), operations=len(offsets))

@@ -8,7 +8,7 @@ import random
 import subprocess
 from itertools import product
 
-from benchmarks.job_tools import need, skip
+from benchmarks.job_tools import figures, need, skip
 from benchmarks.plan_models import CONFIGS
 from benchmarks.sides import ROOT
 
@@ -26,7 +26,6 @@ TRUE_HEADS = {"dlio-llama-70b": "llama-3-70b"}
 def params(arguments):
     """Parameters too many or too few, over DLIO's five Llamas and the configs of plan_models. Handicap `heads`: the
     true head count of the 70B, in place of DLIO's."""
-    need("penstock")
     plan = need("penstock.plan")
     python = ROOT / ".venv-deepspeed" / "bin" / "python"
     if not python.exists():
@@ -41,12 +40,7 @@ def params(arguments):
     for name, count in json.loads(done.stdout.splitlines()[-1]).items():
         off[name] = plan.model(config=CONFIGS[name]).parameters - count
     wrong = {name: difference for name, difference in off.items() if difference}
-    return {
-        "value": sum(map(abs, wrong.values())),
-        "operations": len(off),
-        "rows": wrong,
-        "version": need("penstock").__version__,
-    }
+    return figures(value=sum(map(abs, wrong.values())), operations=len(off), rows=wrong)
 
 
 def _jobs():
@@ -107,7 +101,7 @@ def interval(arguments):
         found, _ = _reported(plan, job, arguments.get("handicap"))
         worst = max(worst, (abs(found / _minimum(job) - 1), str(job)))
         jobs += 1
-    return {"value": worst[0], "operations": jobs, "worst": worst[1], "version": need("penstock").__version__}
+    return figures(value=worst[0], operations=jobs, worst=worst[1])
 
 
 def _simulated(job, interval, failures, seed):
@@ -136,4 +130,4 @@ def goodput(arguments):
         found, said = _reported(plan, job, arguments.get("handicap"))
         worst = max(worst, (abs(said / _simulated(job, found, 20_000, number) - 1), str(job)))
         jobs += 1
-    return {"value": worst[0], "operations": jobs, "worst": worst[1], "version": need("penstock").__version__}
+    return figures(value=worst[0], operations=jobs, worst=worst[1])

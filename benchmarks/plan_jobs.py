@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.job_tools import need, skip
+from benchmarks.job_tools import figures, skip
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,7 +35,7 @@ def seconds(arguments):
     for _ in range(runs):
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     spent = (time.perf_counter() - start) / runs
-    return {"seconds": spent, "version": need("penstock").__version__}
+    return figures(seconds=spent)
 
 
 def measured(arguments):
@@ -52,7 +52,7 @@ def measured(arguments):
             sys.exit(f"penstock plan measure: exit {done.returncode}: {done.stderr[-500:]}")
         figures = {one["name"]: one["value"] for one in json.loads(Path(report).read_text())["figures"]}
     rate = figures["files_bytes_per_second"]
-    return {"seconds": 1.0, "bytes": int(rate), "version": need("penstock").__version__}
+    return figures(seconds=1.0, bytes=int(rate))
 
 
 def _warm(folder):
@@ -62,6 +62,6 @@ def _warm(folder):
         path.read_bytes()
         start = time.perf_counter()
         size = len(path.read_bytes())
-        return {"seconds": time.perf_counter() - start, "bytes": size, "version": need("penstock").__version__}
+        return figures(seconds=time.perf_counter() - start, bytes=size)
     finally:
         path.unlink()

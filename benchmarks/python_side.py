@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import page_cache, small_files, small_writes
 from benchmarks.gather_jobs import random_rows, rows, sparse
-from benchmarks.job_tools import Meter, need, run_job
+from benchmarks.job_tools import Meter, figures, need, run_job
 
 _BLOCK = 4096
 
@@ -60,7 +60,7 @@ def first_read(arguments):
         moved = penstock.read(str(path), memory)
         seconds = time.perf_counter() - start
         assert moved == 1 << 20
-    return {"value": seconds * 1000, "seconds": seconds, "version": penstock.__version__}
+    return figures(value=seconds * 1000, seconds=seconds)
 
 
 def latency(arguments):
@@ -84,7 +84,7 @@ def latency(arguments):
                 read(file, memory, offset)
             times.append(clock() - start)
     times = sorted(times[500:])
-    return {"p50_us": times[len(times) // 2] / 1000, "operations": count, "version": penstock.__version__}
+    return figures(p50_us=times[len(times) // 2] / 1000, operations=count)
 
 
 _EXIT = """
@@ -131,7 +131,6 @@ def end_of_the_interpreter(arguments):
     import subprocess
 
     api = arguments.get("api", "penstock")
-    penstock = need("penstock")
     handicap = arguments.get("handicap") == "drain_to_zero"
     words = [sys.executable, "-c", _EXIT, arguments["path"], api, str(int(handicap))]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as child:
@@ -142,7 +141,7 @@ def end_of_the_interpreter(arguments):
         except subprocess.TimeoutExpired:
             child.kill()
         seconds = time.perf_counter() - start
-    return {"seconds": seconds, "version": penstock.__version__}
+    return figures(seconds=seconds)
 
 
 def many_paths(arguments):
@@ -178,13 +177,7 @@ def many_paths(arguments):
         else:
             moved = penstock.read(paths, pieces, cache="direct")
     assert moved == count * _BLOCK
-    return {
-        "seconds": meter.seconds,
-        "cpu_s": meter.cpu_s,
-        "bytes": moved,
-        "operations": count,
-        "version": penstock.__version__,
-    }
+    return meter.figures(moved, count)
 
 
 def torch_tensor(arguments):
@@ -206,15 +199,8 @@ def torch_tensor(arguments):
                 verb(file, piece, offset)
                 if pause:
                     time.sleep(0.001)
-    return {
-        "seconds": meter.seconds,
-        "bytes": size,
-        "cpu_s": meter.cpu_s,
-        "operations": len(pieces),
-        "version": penstock.__version__,
-        "torch": torch.__version__,
-        "address_alignment": tensor.data_ptr() & -tensor.data_ptr(),
-    }
+    alignment = tensor.data_ptr() & -tensor.data_ptr()
+    return meter.figures(size, len(pieces), torch=torch.__version__, address_alignment=alignment)
 
 
 def tune(arguments):
@@ -222,7 +208,6 @@ def tune(arguments):
     import os
     import subprocess
 
-    penstock = need("penstock")
     words = [sys.executable, "-m", "penstock", "tune", arguments["dir"], "--json", os.devnull]
     if arguments.get("handicap") == "patient":
         words += ["--seconds", "75", "--full"]
@@ -231,7 +216,7 @@ def tune(arguments):
     seconds = time.perf_counter() - start
     if done.returncode != 0:
         sys.exit(f"penstock tune: exit {done.returncode}: {done.stderr[-500:]}")
-    return {"value": seconds, "seconds": seconds, "version": penstock.__version__}
+    return figures(value=seconds, seconds=seconds)
 
 
 _JOBS = {

@@ -6,7 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.job_tools import Meter, need
+from benchmarks.job_tools import Meter, figures, need
 
 _BYTES = 4096
 _FILES = 2000
@@ -69,10 +69,5 @@ def files(arguments):
         times.append(meter.seconds)
         cpu_s += meter.cpu_s
     assert all(Path(path).read_bytes() == piece for path, piece in pairs)
-    return {
-        "seconds": sum(times) / len(times),
-        "cpu_s": cpu_s / len(times),
-        "bytes": _FILES * _BYTES,
-        "operations": _FILES,
-        "version": penstock.__version__,
-    }
+    means = {"seconds": sum(times) / len(times), "cpu_s": cpu_s / len(times)}
+    return figures(**means, bytes=_FILES * _BYTES, operations=_FILES)

@@ -3,25 +3,8 @@
 people write. Jobs of benchmarks.python_side."""
 
 import os
-import time
 
-from benchmarks.job_tools import need
-
-_SAMPLE_S = 0.5
-
-
-def _median(prepare, write, moved, count):
-    """Of as many runs as fill half a second, after one that brings threads and memory."""
-    times = []
-    prepare()
-    write()
-    while sum(times) < _SAMPLE_S:
-        prepare()
-        start = time.perf_counter()
-        write()
-        times.append(time.perf_counter() - start)
-    times.sort()
-    return {"seconds": times[len(times) // 2], "bytes": moved, "operations": count, "repeated": len(times)}
+from benchmarks.job_tools import need, repeated
 
 
 def _remove(*paths):
@@ -44,7 +27,7 @@ def append(arguments):
         os.close(fd)
 
     if arguments.get("api") == "pwrite":
-        return _median(lambda: _remove(path), by_pwrite, size * count, count)
+        return repeated(by_pwrite, lambda: _remove(path), bytes=size * count, operations=count)
     penstock = need("penstock")
     policy = "direct" if arguments.get("handicap") == "edges_each" else "auto"
     with penstock.Engine() as engine:
@@ -62,7 +45,7 @@ def append(arguments):
                         write(file, data, i * size)
                 file.sync()
 
-        return _median(lambda: _remove(path), ours, size * count, count)
+        return repeated(ours, lambda: _remove(path), bytes=size * count, operations=count)
 
 
 def scattered_writes(arguments):
@@ -81,7 +64,7 @@ def scattered_writes(arguments):
         os.close(fd)
 
     if arguments.get("api") == "pwritev":
-        return _median(lambda: None, by_pwritev, len(data), count)
+        return repeated(by_pwritev, bytes=len(data), operations=count)
     penstock = need("penstock")
     with penstock.Engine() as engine:
 
@@ -94,7 +77,7 @@ def scattered_writes(arguments):
                     engine.write(file, piece, offset)
                 file.sync()
 
-        return _median(lambda: None, each if arguments.get("handicap") == "edges_each" else ours, len(data), count)
+        return repeated(each if arguments.get("handicap") == "edges_each" else ours, bytes=len(data), operations=count)
 
 
 def new_files(arguments):
@@ -147,7 +130,7 @@ def new_files(arguments):
         ways = {"write": by_write, "preallocate": preallocated, "each": each, "": ours}
         way = ways[arguments.get("api", arguments.get("handicap", ""))]
         try:
-            return _median(prepare, way, size * count, count)
+            return repeated(way, prepare, bytes=size * count, operations=count)
         finally:
             _remove(*paths)
             os.rmdir(folder)

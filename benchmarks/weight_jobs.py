@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks import checkpoint_states as states
 from benchmarks import cleanup, weight_zero
 from benchmarks import weight_models as models
-from benchmarks.job_tools import SKIP, Meter, need, run_job, skip
+from benchmarks.job_tools import SKIP, Meter, figures, need, run_job, skip
 
 _PEERS = {"map": "transformers", "accelerate": "accelerate", "load_file": "safetensors", "zero": "deepspeed"}
 
@@ -41,10 +41,6 @@ def _streamed(folder, memory, **options):
     return need("penstock").stream(None, folder, memory=int(memory), **options)
 
 
-def _figures(seconds, **more):
-    return {"seconds": seconds, "version": need("penstock").__version__, **more}
-
-
 # ---- rates ----
 
 
@@ -55,14 +51,14 @@ def decode(arguments):
     tokens = int(arguments.get("tokens", "4"))
     if arguments["way"] == "engine":
         total = models.weight_bytes(shards) * tokens
-        return _figures(models.read_through_engine(shards, tokens), bytes=total, operations=tokens)
+        return figures(seconds=models.read_through_engine(shards, tokens), bytes=total, operations=tokens)
     model = _streamed(folder, models.least_memory(folder))
     if arguments.get("handicap") == "one_slot":
         models.without_overlap(model)
     decoding = models.Decoding(model)
     seconds = decoding.tokens(tokens)
     read = model.stream_stats().plan["read_bytes"] * tokens
-    return _figures(seconds, bytes=read, operations=tokens)
+    return figures(seconds=seconds, bytes=read, operations=tokens)
 
 
 def prefill(arguments):
@@ -94,7 +90,7 @@ def prefill(arguments):
         models.without_overlap(streamed)
     seconds_of(streamed, 8)  # memory is touched
     together = statistics.median(seconds_of(streamed, length) for _ in range(3))
-    return _figures(together, value=together / max(computing, reading), prompt=length, computing=computing)
+    return figures(seconds=together, value=together / max(computing, reading), prompt=length, computing=computing)
 
 
 def resident(arguments):
@@ -113,7 +109,7 @@ def resident(arguments):
         measured[share] = models.Decoding(model).tokens(tokens) / tokens
         del model
     worst = max(abs(measured[s] / measured[0] / (planned[s] / planned[0]) - 1) for s in measured)
-    return _figures(measured[0], value=worst, measured=list(measured.values()), planned=list(planned.values()))
+    return figures(seconds=measured[0], value=worst, measured=list(measured.values()), planned=list(planned.values()))
 
 
 def plan(arguments):
@@ -134,7 +130,7 @@ def plan(arguments):
         measured = statistics.median(decoding.tokens() for _ in range(tokens))
         ratios.append(measured / plans[-1].seconds)
     worst = max(ratios, key=lambda ratio: abs(ratio - 1))
-    return _figures(None, value=worst, ratios=ratios, rates=[p.rate for p in plans], computing=plans[0].compute_s)
+    return figures(value=worst, ratios=ratios, rates=[p.rate for p in plans], computing=plans[0].compute_s)
 
 
 def devices(arguments):
@@ -149,7 +145,7 @@ def devices(arguments):
     model = _streamed(folders[0] if one else folders, models.least_memory(folders[0]))
     seconds = models.Decoding(model).tokens(tokens)
     speeds = [folder.bytes_per_second for folder in model.stream_stats().folders]
-    return _figures(seconds, operations=tokens, speeds=speeds)
+    return figures(seconds=seconds, operations=tokens, speeds=speeds)
 
 
 # ---- one memory limit for both ----
@@ -250,13 +246,8 @@ def capped(arguments):
     whole = {"whole": "1"} if arguments.get("handicap") == "whole_layers" else {}
     limit = 0 if arguments["way"] == "zero" else share + process
     found = _in_group({**arguments, **whole, "memory": memory}, arguments["way"], limit)
-    peer = _PEERS.get(arguments["way"], "penstock")
-    return {
-        "seconds": found["seconds"],
-        "operations": int(arguments.get("tokens", "4")),
-        "limit": limit,
-        "version": need(peer).__version__,
-    }
+    tokens = int(arguments.get("tokens", "4"))
+    return figures(_PEERS.get(arguments["way"], "penstock"), seconds=found["seconds"], operations=tokens, limit=limit)
 
 
 def start(arguments):
@@ -265,8 +256,7 @@ def start(arguments):
     _, shards = _model(arguments)
     copied = {"copied": "1"} if arguments.get("handicap") == "copied" else {}
     given = {**arguments, **copied, "memory": models.weight_bytes(shards) // 2, "tokens": "1"}
-    seconds = _in_group(given, arguments["way"])["first"]
-    return {"seconds": seconds, "version": need(_PEERS.get(arguments["way"], "penstock")).__version__}
+    return figures(_PEERS.get(arguments["way"], "penstock"), seconds=_in_group(given, arguments["way"])["first"])
 
 
 def small(arguments):
@@ -298,7 +288,7 @@ def small(arguments):
         return int(base * step**high)
 
     ours, zero = smallest("ours"), smallest("zero")
-    return _figures(None, value=ours / zero, ours=ours, zero=zero, weights=4 * base, budget=memory)
+    return figures(value=ours / zero, ours=ours, zero=zero, weights=4 * base, budget=memory)
 
 
 def memory(arguments):
@@ -309,7 +299,7 @@ def memory(arguments):
     given = 1 << (budget - 1).bit_length() if arguments.get("handicap") == "power_of_two" else budget
     process = _in_group(arguments, "meta")["peak"]
     peak = _in_group({**arguments, "memory": given}, "ours")["peak"]
-    return _figures(None, value=(peak - process) / budget, peak=peak, process=process)
+    return figures(value=(peak - process) / budget, peak=peak, process=process)
 
 
 def written(arguments):
@@ -323,7 +313,7 @@ def written(arguments):
             folder = shutil.copytree(folder, Path(copy) / "model")
             os.sync()
         models.Decoding(_streamed(folder, 0.5 * total)).tokens(2)
-    return _figures(None, value=(states.io_bytes("write") - before) / total)
+    return figures(value=(states.io_bytes("write") - before) / total)
 
 
 class _InTheOrderOfTheList:
@@ -366,7 +356,7 @@ def first_pass(arguments):
                 assert torch.equal(model(input_ids=ids).logits, whole(input_ids=ids).logits)
             stats = model.stream_stats()
             ratios.append(stats.bytes_read / stats.plan["read_bytes"])
-    return _figures(None, value=max(ratios), ratios=ratios)
+    return figures(value=max(ratios), ratios=ratios)
 
 
 # ---- loads and rows ----
@@ -385,9 +375,8 @@ def load(arguments):
             loaded = penstock.load(folder / "model.safetensors.index.json")
         else:
             loaded = {name: tensor.clone() for path in shards for name, tensor in load_file(path).items()}
-    version = need(_PEERS.get(arguments["way"], "penstock")).__version__
     size = sum(tensor.nbytes for tensor in loaded.values())
-    return {"seconds": meter.seconds, "cpu_s": meter.cpu_s, "bytes": size, "operations": 1, "version": version}
+    return meter.figures(size, of=_PEERS.get(arguments["way"], "penstock"))
 
 
 def rows(arguments):
@@ -421,12 +410,7 @@ def rows(arguments):
     with open(path, "rb") as file:
         file.seek(int(ids[-1]) * 4096)
         assert file.read(4096) == out[-1].tobytes()
-    return {
-        "seconds": meter.seconds,
-        "bytes": count * 4096,
-        "operations": count,
-        "version": penstock.__version__ if arguments["way"] == "ours" else numpy.__version__,
-    }
+    return meter.figures(count * 4096, count, "penstock" if arguments["way"] == "ours" else "numpy")
 
 
 _JOBS = {job.__name__: job for job in (decode, prefill, resident, plan, devices, child, capped, memory, written, load)}

@@ -5,20 +5,18 @@ The settings are those of its own example: five buffers of the largest parameter
 width, nothing kept in memory; blocks of 1 MiB, depth 32, 4 threads.
 """
 
-import os
 import sys
 from pathlib import Path
 
-from benchmarks.job_tools import need, skip
+from benchmarks import deepnvme_jobs
+from benchmarks.job_tools import need
 
 _ROOT = Path(__file__).resolve().parent.parent
 
 
 def _prepare():
     """One process, and its op, which is kept in build/."""
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(_ROOT / "build" / "torch-extensions"))
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    deepnvme_jobs.prepare_theirs()
     need("accelerate")  # transformers asks for it before it hands a model to DeepSpeed
     need("deepspeed")
     sys.path.insert(0, str(_ROOT / "examples" / "deepnvme"))
@@ -26,12 +24,7 @@ def _prepare():
 
     small_model.one_process()
     small_model.without_shared_memory_op()
-    try:
-        from deepspeed.ops.op_builder import AsyncIOBuilder
-
-        AsyncIOBuilder().load(verbose=False)
-    except (RuntimeError, OSError) as error:
-        skip(f"DeepSpeed's op cannot be built here (it wants g++, ninja and libaio-dev): {error}")
+    deepnvme_jobs.op("theirs")
 
 
 def _configuration(config, swap):

@@ -27,7 +27,6 @@ _TRACES = ("rmat", "zipf", "uniform")
 _SIDES = ("memmap", "torch", "tuned", "pread", "graphbolt", "fio", "penstock", "ahead")
 _FIO_DEPTH = 128
 _FIO_BLOCK = 512
-_PART_ROWS = 1 << 14
 _OWN_BYTES = 160 << 20  # memory of a process: Python, NumPy, the engine
 # Published for the full IGB graph on an A100 (Micron and GIDS, 2024; docs/features.md), and not measured here.
 _PUBLISHED = {
@@ -127,39 +126,31 @@ def _refine(args: argparse.Namespace) -> None:
         )
 
 
-def _write_table(path: str, args: argparse.Namespace, progress: tool.Progress) -> None:
-    """Writes a .npy whose rows begin at byte 4096, so that memory maps and direct reads find them at the same place."""
+def sampled(graph: Any, fanouts: list[int], rows: int, count: int, batch: int, seed: int) -> tuple[list[Any], float]:
+    """The nodes of `count` neighbourhoods of `batch` seeds each, and the seconds to sample one."""
     import numpy as np
 
-    from penstock._measure import gnn_side
+    from penstock.features import NeighborSampler
 
-    rows, words = 1 << args.scale, args.row_bytes // 8
-    head = f"{{'descr': '<u8', 'fortran_order': False, 'shape': ({rows}, {words}), }}"
-    with open(path, "wb") as file:
-        file.write(b"\x93NUMPY\x01\x00" + (4096 - 10).to_bytes(2, "little") + head.encode().ljust(4096 - 11) + b"\n")
-        for begin in range(0, rows, _PART_ROWS):
-            progress.show(f"making the table: {begin * 100 // rows} %")
-            part = np.arange(begin, min(begin + _PART_ROWS, rows))
-            file.write(memoryview(gnn_side.rows_of(part, words)).cast("B"))
-        os.fsync(file.fileno())
+    sampler = NeighborSampler(graph, fanouts, seed=seed)
+    order = np.random.default_rng(seed).permutation(rows)
+    start, found = time.perf_counter(), []
+    for number in range(count):
+        seeds = order.take(range(number * batch, (number + 1) * batch), mode="wrap")
+        found.append(sampler.sample(seeds, batch=number).nodes)
+    return found, (time.perf_counter() - start) / count
 
 
 def _batches(args: argparse.Namespace, progress: tool.Progress) -> tuple[dict[str, list[Any]], float]:
     """The rows of each batch, by trace, and the seconds to sample a batch."""
     import numpy as np
 
-    from penstock.features import Graph, NeighborSampler, zipf_rows
+    from penstock.features import Graph, zipf_rows
 
     progress.show("making the graph")
     graph = Graph.rmat(args.scale, args.edges_per_node, seed=args.seed)
-    sampler = NeighborSampler(graph, args.fanouts, seed=args.seed)
     rows = 1 << args.scale
-    order = np.random.default_rng(args.seed).permutation(rows)
-    start, found = time.perf_counter(), []
-    for number in range(args.iterations):
-        seeds = order.take(range(number * args.batch, (number + 1) * args.batch), mode="wrap")
-        found.append(sampler.sample(seeds, batch=number).nodes)
-    seconds = (time.perf_counter() - start) / args.iterations
+    found, seconds = sampled(graph, args.fanouts, rows, args.iterations, args.batch, args.seed)
     traces = {"rmat": found}
     for name, exponent in (("zipf", 0.6), ("uniform", 0.0)):
         traces[name] = [
@@ -321,12 +312,15 @@ def _run(args: argparse.Namespace, out: tool.Print) -> None:
     _refine(args)
     import numpy as np
 
+    from penstock._measure import gnn_side
+
     progress = tool.Progress()
     folder = tempfile.mkdtemp(prefix="penstock-gnn-", dir=args.folder)
     try:
         files = {name: os.path.join(folder, f"{name}.npy") for name in ("table", "ids", "ends")}
         traces, sample_s = _batches(args, progress)
-        _write_table(files["table"], args, progress)
+        told = lambda percent: progress.show(f"making the table: {percent} %")  # noqa: E731
+        gnn_side.write_table(files["table"], 1 << args.scale, args.row_bytes // 8, told)
         ahead = read_ahead_kb(files["table"])
         runs, reason = [], ""
         for trace, batches in traces.items():
