@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A transfer of what is in the page cache, copied by the thread that waits for it: up to some MiB
 // that takes less time than to hand them to the copy threads and to be woken (0.1 ms).
+#include "engine/caller/ways.hpp"
 #include "engine/core.hpp"
 #include "engine/page_cache/cache_lookup.hpp"
 #include "engine/page_cache/cached_read.hpp"
@@ -12,19 +13,6 @@
 namespace penstock::engine {
 
 namespace {
-
-// Limit a list. From there on several threads copy sooner: from 4 MiB on, and later where each call
-// brings no more than a page or two, and costs more than its bytes.
-constexpr std::uint64_t kCopiedBytesMax = (4 << 20) + (64 << 10);  ///< with a header
-constexpr std::uint64_t kCopiedSmallBytesMax = 8 << 20;
-constexpr std::uint64_t kCopiedSmallBytes = 8 << 10;  ///< an extent, on average
-constexpr std::uint64_t kCopiedExtentsMax = 2048;
-
-bool is_for_caller(std::uint64_t bytes, std::uint64_t extents) {
-    const bool is_small = bytes <= extents * kCopiedSmallBytes;
-    return extents <= kCopiedExtentsMax &&
-           bytes <= (is_small ? kCopiedSmallBytesMax : kCopiedBytesMax);
-}
 
 // Extents of one file that are listed one after the other.
 struct FileExtents {
@@ -80,7 +68,7 @@ bool is_cached(os::File& file, const FileExtents& list, Counters& counters) {
 bool Core::copy_cached(Window& window) {
     Transfer& transfer = *window.transfer;
     const Extents& extents = transfer.extents;
-    if (transfer.files.empty() || !is_for_caller(transfer.total_bytes, extents.count())) {
+    if (transfer.files.empty() || !ways::is_copied(transfer.total_bytes, extents.count())) {
         return false;
     }
     const bool all_warm = std::all_of(transfer.files.begin(), transfer.files.end(), is_warm);

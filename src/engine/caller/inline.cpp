@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is read and written on the thread of the caller, or of the one that opens a file: on a lane
 // of the domain, which is a channel that no other thread has meanwhile.
+#include "engine/caller/ways.hpp"
 #include "engine/core.hpp"
 #include "engine/layout.hpp"
 
@@ -11,9 +12,6 @@ namespace penstock::engine {
 
 namespace {
 
-constexpr std::uint64_t kInlineExtentsMax = 16;
-constexpr std::uint64_t kInlineCachedExtentsMax =
-    2048;  ///< of a small write, and of what is cached
 constexpr std::chrono::microseconds kNothingToDo{50};
 
 Plan plan_of(const Transfer& transfer, ExtentRange range) {
@@ -41,7 +39,8 @@ bool Core::run_inline(Window& window) {
     const os::FileInfo& info = transfer.files.front()->info();
     const bool copied = transfer.small_write && (info.asks_cache || !info.geometry.direct);
     if ((!copied && transfer.total_bytes > options_.inline_bytes_max) ||
-        transfer.extents.count() > (copied ? kInlineCachedExtentsMax : kInlineExtentsMax)) {
+        transfer.extents.count() >
+            (copied ? ways::kInlineCachedExtentsMax : ways::kInlineExtentsMax)) {
         return false;
     }
     auto domain = domain_of(*transfer.files.front());
@@ -78,7 +77,7 @@ bool Core::read_small(Window& window, std::uint32_t index) {
     for (std::uint64_t i = range.begin; i < range.end; ++i) {
         bytes += transfer.extents[i].memory.bytes;
     }
-    if (bytes > options_.inline_bytes_max || range.end - range.begin > kInlineExtentsMax) {
+    if (bytes > options_.inline_bytes_max || range.end - range.begin > ways::kInlineExtentsMax) {
         return false;
     }
     auto domain = domain_of(*file);

@@ -3,6 +3,8 @@
 // pinned memory that nobody else has meanwhile. So a small read or write of it is no transfer.
 #pragma once
 
+#include "engine/caller/ways.hpp"
+
 #include <penstock/types.hpp>
 
 #include <cstddef>
@@ -16,7 +18,7 @@ namespace penstock::engine {
 /// One thread at a time.
 class SmallCopy {
 public:
-    static constexpr std::uint64_t kBytes = 64 << 10;
+    static constexpr std::uint64_t kBytes = ways::kDeviceBytesMax;
 
     virtual ~SmallCopy() = default;
     /// Memory of the host: kBytes, page-aligned.
