@@ -268,7 +268,7 @@ nb::list select(const nb::list& names, const nb::list& wanted, nb::handle path) 
     return out;
 }
 
-using Parts = std::vector<state::TensorReader::Part>;
+using Parts = std::vector<state::TensorReader::ItemRange>;
 
 // `parts`: (item, begin, bytes) each, or None for all of each.
 Parts parts_of(const state::TensorReader& reader, nb::handle parts) {

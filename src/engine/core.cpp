@@ -94,7 +94,7 @@ base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
     std::size_t first = chosen_;
     // On FUSE, io_uring may give wrong bytes (Backend::goes_on_by_itself), and libaio blocks.
     const bool in_user_space = file.info().in_user_space;
-    if (in_user_space || file.descriptor(os::Lane::kBuffered) < 0) {
+    if (in_user_space || file.descriptor(os::IoPath::kBuffered) < 0) {
         while (first + 1 < platform_.backends.size() &&
                platform_.backends[first].needs_descriptors) {
             ++first;
@@ -359,7 +359,7 @@ void Core::refuse() {
 }
 
 // Nobody counts what is moved at once. Once that is refused, it is waited for as well: a thread
-// that took a lane before showed that, and then looked whether it is refused. Few take longer than
+// that took a path before showed that, and then looked whether it is refused. Few take longer than
 // a copy; one whose disk does not answer is asked for more and more rarely.
 bool Core::wait_for_first(std::uint64_t count, base::Nanos timeout) {
     base::Nanos pause = kAtOnceTakes;

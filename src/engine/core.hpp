@@ -189,7 +189,7 @@ private:
                                                         const TransferOptions& options) const;
     [[nodiscard]] AtOnce way_at_once(os::File& file, Memory into, std::uint64_t offset,
                                      const TransferOptions& options) const;
-    [[nodiscard]] Domain::InlineLane lane_at_once(const os::File& file, bool past_transfers);
+    [[nodiscard]] Domain::LentChannel lent_at_once(const os::File& file, bool past_transfers);
     [[nodiscard]] bool any_at_once();
     /// What was read of it last was in the page cache.
     static bool is_warm(const std::shared_ptr<os::File>& file) {

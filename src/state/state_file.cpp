@@ -214,7 +214,7 @@ private:
     const Progress& progress_;
     MemoryPool pool_;
     std::vector<Box> boxes_;
-    std::vector<state::TensorReader::Part> parts_;
+    std::vector<state::TensorReader::ItemRange> parts_;
     std::vector<Memory> into_;
     /// Boxes that are no single stretch of the file, on their way to a GPU.
     std::vector<std::pair<Buffer, Memory>> bounces_;

@@ -10,8 +10,8 @@
 // What is of a device goes the same ways, by pinned memory and a copy that is waited for.
 //
 // Where a try does not move every byte, the transfer does the whole again, and says what is wrong:
-// so there are no errors here. Each try has an inline lane: a fork and close() wait for those, and
-// the counters of a lane have one writer.
+// so there are no errors here. Each try has a lent channel: a fork and close() wait for those, and
+// the counters of a lent channel have one writer.
 #include "base/align.hpp"
 #include "engine/core.hpp"
 #include "engine/page_cache/cached_read.hpp"
@@ -43,7 +43,7 @@ std::uint64_t moved(std::int64_t result) {
 }  // namespace
 
 // Past transfers goes what takes nothing of the device.
-Domain::InlineLane Core::lane_at_once(const os::File& file, bool past_transfers) {
+Domain::LentChannel Core::lent_at_once(const os::File& file, bool past_transfers) {
     if (!options_.domain.threads || options_.transfers_max != 0 ||
         refusing_.load(std::memory_order_relaxed)) {
         return {};
@@ -52,11 +52,11 @@ Domain::InlineLane Core::lane_at_once(const os::File& file, bool past_transfers)
     if (!domain) {
         return {};
     }
-    auto lane = (*domain)->take_lane_at_once(past_transfers);
+    auto lent = (*domain)->lend_at_once(past_transfers);
     if (refusing_.load()) {
-        lane.give_back();
+        lent.give_back();
     }
-    return lane;
+    return lent;
 }
 
 // A file that is asked for its pages goes this way between two questions, which are the transfers'.
@@ -111,11 +111,11 @@ std::optional<std::uint64_t> Core::read_at_once(os::File& file, Memory into, std
     if (way == AtOnce::kNone) {
         return std::nullopt;
     }
-    auto lane = lane_at_once(file, way != AtOnce::kDirect);
-    if (!lane) {
+    auto lent = lent_at_once(file, way != AtOnce::kDirect);
+    if (!lent) {
         return std::nullopt;
     }
-    Counters& counters = lane.channel().counters();
+    Counters& counters = lent.channel().counters();
     const iovec piece{into.data, into.bytes};
     std::int64_t got = 0;
     std::uint64_t cached_bytes = 0;
@@ -124,10 +124,10 @@ std::optional<std::uint64_t> Core::read_at_once(os::File& file, Memory into, std
         got = read.result;
         cached_bytes = read.cached_bytes;
     } else if (way == AtOnce::kInMemory) {
-        got = file.read_at(os::Lane::kBuffered, offset, {&piece, 1});
+        got = file.read_at(os::IoPath::kBuffered, offset, {&piece, 1});
     } else {
         const base::Nanos begin = platform_.clock->now();
-        got = file.read_at(os::Lane::kDirect, offset, {&piece, 1});
+        got = file.read_at(os::IoPath::kDirect, offset, {&piece, 1});
         counters.latency.add(platform_.clock->now() - begin);
     }
     if (moved(got) != into.bytes) {
@@ -181,8 +181,8 @@ std::optional<std::uint64_t> Core::write_at_once(os::File& file, Memory data, st
         !is_plain(options) || !is_plain(data, offset, options_.domain.channel.block_bytes)) {
         return std::nullopt;
     }
-    auto lane = lane_at_once(file, true);
-    if (!lane) {
+    auto lent = lent_at_once(file, true);
+    if (!lent) {
         return std::nullopt;
     }
     std::unique_lock<std::mutex> gate;
@@ -190,10 +190,10 @@ std::optional<std::uint64_t> Core::write_at_once(os::File& file, Memory data, st
         gate = std::unique_lock(file.edge_gate());
     }
     const iovec piece{data.data, data.bytes};
-    if (moved(file.write_at(os::Lane::kBuffered, offset, {&piece, 1})) != data.bytes) {
+    if (moved(file.write_at(os::IoPath::kBuffered, offset, {&piece, 1})) != data.bytes) {
         return std::nullopt;
     }
-    Counters& counters = lane.channel().counters();
+    Counters& counters = lent.channel().counters();
     counters.requests.add(1);
     counters.edge_requests.add(by_cache ? 1 : 0);
     counters.bytes_written.add(data.bytes);

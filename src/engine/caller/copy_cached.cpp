@@ -77,11 +77,11 @@ bool Core::copy_cached(Window& window) {
         return false;
     }
     const auto domain = domain_of(*transfer.files.front());
-    auto lane = domain ? (*domain)->take_lane_at_once(true) : Domain::InlineLane();
-    if (!lane) {
+    auto lent = domain ? (*domain)->lend_at_once(true) : Domain::LentChannel();
+    if (!lent) {
         return false;
     }
-    Counters& counters = lane.channel().counters();
+    Counters& counters = lent.channel().counters();
     for (FileExtents list; !all_warm && take_next(extents, list);) {
         if (!is_cached(*transfer.files[list.file], list, counters)) {
             return false;
@@ -101,7 +101,7 @@ bool Core::copy_cached(Window& window) {
     counters.requests.add(requests);
     counters.bytes_read.add(in_memory_bytes);
     counters.bytes_cached.add(transfer.total_bytes - in_memory_bytes);
-    lane.give_back();
+    lent.give_back();
     parts_are_through(window);
     return true;
 }

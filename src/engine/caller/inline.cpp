@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is read and written on the thread of the caller, or of the one that opens a file: on a lane
-// of the domain, which is a channel that no other thread has meanwhile.
+// What is read and written on the thread of the caller, or of the one that opens a file: on a lent
+// channel of the domain, which is a channel that no other thread has meanwhile.
 #include "engine/caller/ways.hpp"
 #include "engine/core.hpp"
 #include "engine/layout.hpp"
@@ -47,18 +47,18 @@ bool Core::run_inline(Window& window) {
     if (!domain) {
         return false;
     }
-    auto lane = (*domain)->take_inline_lane();
-    if (!lane) {
+    auto lent = (*domain)->lend_inline();
+    if (!lent) {
         return false;
     }
     const ExtentRange range{0, transfer.extents.count()};
     Part part{.transfer = &transfer,
               .window = &window,
-              .channel = &lane.channel(),
+              .channel = &lent.channel(),
               .plan = plan_of(transfer, range)};
     set_up(part, **domain, range);
     turn_here(window, part);
-    lane.give_back();  // a fork waits for lanes, and not for syncs
+    lent.give_back();  // a fork waits for lent channels, and not for syncs
     parts_are_through(window);
     return true;
 }
@@ -81,25 +81,25 @@ bool Core::read_small(Window& window, std::uint32_t index) {
         return false;
     }
     auto domain = domain_of(*file);
-    auto lane = domain ? (*domain)->take_inline_lane() : Domain::InlineLane();
-    if (!lane) {
+    auto lent = domain ? (*domain)->lend_inline() : Domain::LentChannel();
+    if (!lent) {
         return false;
     }
     Part part{.transfer = &transfer,
               .window = &window,
-              .channel = &lane.channel(),
+              .channel = &lent.channel(),
               .plan = plan_of(transfer, range)};
     set_up(part, **domain, range);
     turn_here(window, part);
     window.on_caller = false;
-    lane.give_back();
+    lent.give_back();
     static_cast<void>(base::as_result("close", [&] { return file->close(); }));
     file.reset();
     transfer.groups[index] = Transfer::kThrough;
     return true;
 }
 
-// The part that does a range of the extents on the caller's lane.
+// The part that does a range of the extents on the caller's lent channel.
 void Core::set_up(Part& part, const Domain& domain, ExtentRange range) {
     const Transfer& transfer = *part.transfer;
     if (transfer.allow_short) {
@@ -114,7 +114,7 @@ void Core::set_up(Part& part, const Domain& domain, ExtentRange range) {
     }
 }
 
-// The part is not among the window's: those are poked, and a lane never sleeps.
+// The part is not among the window's: those are poked, and a lent channel never sleeps.
 void Core::turn_here(Window& window, Part& part) noexcept {
     Channel& channel = *part.channel;
     window.parts_left.store(1, std::memory_order_relaxed);

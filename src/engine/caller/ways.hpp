@@ -12,13 +12,14 @@
 //     by a copy    each of these, of a device's memory         kDeviceBytesMax
 //   copied       a read of a file or of a list, all of it in   kCopied...         copy_cached.cpp
 //                the page cache
-//   inline       a transfer of one file, on a lane:                               inline.cpp
+//   inline       a transfer of one file, on a lent channel: inline.cpp
 //     small        a read or write                             inline_bytes_max, kInlineExtentsMax
 //     copied       a small write (is_small_write)              kInlineCachedExtentsMax
 //     as opened    each small file of a list of paths          inline_bytes_max, kInlineExtentsMax
 //
-// Conditions of all: the domain has threads (no simulation), no depth limit, and a lane is free. At
-// its device nothing is before it, but for what is cached, which takes nothing of the device.
+// Conditions of all: the domain has threads (no simulation), no depth limit, and a lent channel is
+// free. At its device nothing is before it, but for what is cached, which takes nothing of the
+// device.
 #pragma once
 
 #include "base/align.hpp"
