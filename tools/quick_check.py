@@ -6,7 +6,7 @@
 
 Of C++, the programs of the rooms that a file is of: a changed file of src/store/ is checked by store_test. Programs of
 other rooms that include it are for `make test`. Of Python, the test files that changed, and those whose name says that
-they test a changed module (python/penstock/_load.py: test_load*.py). Then the layout, layers and types.
+they test a changed module (python/penstock/_state/load.py: test_load*.py). Then the layout, layers and types.
 """
 
 import argparse

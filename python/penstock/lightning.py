@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 import penstock
-from penstock import _arguments, _log, _state
+from penstock._base import arguments as _arguments, log as _log
+from penstock._state import save as _state
 
 __all__ = ["AsyncCheckpointIO", "CheckpointIO"]
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import _arguments, _core
-from penstock._progress import Progress, reporter
+from penstock import _core
+from penstock._base import arguments as _arguments
+from penstock._base.progress import Progress, reporter
 from penstock.features._graph import Graph, NeighborSampler, Sample, hot_rows, zipf_rows
 from penstock.features._prefetch import Prefetch
 from penstock.features._simulation import RowSimulation, simulate

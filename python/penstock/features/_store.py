@@ -11,15 +11,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, overload
 
-from penstock import _arguments, _core, _gathered
-from penstock._errors import Damaged
-from penstock._progress import Progress, reporter
+from penstock import _core
+from penstock._base import arguments as _arguments, gathered as _gathered
+from penstock._base.errors import Damaged
+from penstock._base.progress import Progress, reporter
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from penstock._types import Path, Stream
+    from penstock._base.types import Path, Stream
 
 _Out = TypeVar("_Out")
 Policy = Literal["window", "static", "clock", "s3fifo"]

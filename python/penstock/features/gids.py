@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import penstock
-from penstock import _arguments
+from penstock._base import arguments as _arguments
 
 __all__ = ["GIDS"]
 

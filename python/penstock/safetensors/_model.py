@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from penstock import _arguments
+from penstock._base import arguments as _arguments
 from penstock.safetensors.torch import load_file, save_file
 
 # A file holds each memory once, under one of its names: one that covers all of it. The others are in the metadata

@@ -11,14 +11,16 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from penstock import _arguments, _core, _errors, _load, _modes, _state
+from penstock import _core
+from penstock._base import arguments as _arguments, errors as _errors, modes as _modes
+from penstock._state import load as _load, save as _state
 
 if TYPE_CHECKING:
     import jax
     import torch
     from numpy.typing import NDArray
 
-    from penstock._types import Device, Index
+    from penstock._base.types import Device, Index
 
 _Tensor = TypeVar("_Tensor")
 

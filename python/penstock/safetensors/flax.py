@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from penstock import _arguments
+from penstock._base import arguments as _arguments
 from penstock.safetensors import numpy
 from penstock.safetensors._open import OpenFile, all_of
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import _adapters, _arguments, _state
+from penstock._base import arguments as _arguments, arrays as _adapters
+from penstock._state import save as _state
 from penstock.safetensors._open import OpenFile, SafetensorError, all_of, bytes_of, type_named
 from penstock.safetensors._write import to_bytes, to_file
 

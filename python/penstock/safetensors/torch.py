@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from penstock import _arguments, _devices, _state
+from penstock._base import arguments as _arguments, devices as _devices
+from penstock._state import save as _state
 from penstock.safetensors._open import OpenFile, all_of, bytes_of, type_named
 from penstock.safetensors._write import to_bytes, to_file
 

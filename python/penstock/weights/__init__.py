@@ -27,14 +27,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_checkable
 
-from penstock import _arguments
-from penstock._progress import Progress
+from penstock._base import arguments as _arguments
+from penstock._base.progress import Progress
 from penstock.weights._plan import Plan, PlannedExperts, PlannedUnit, plan
 
 if TYPE_CHECKING:
     import torch
 
-    from penstock._types import Device, Path
+    from penstock._base.types import Device, Path
     from penstock.weights._stats import StreamStats
 
     _Model = TypeVar("_Model", bound=torch.nn.Module)

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 import penstock
-from penstock import _core, _devices
-from penstock._arguments import size
+from penstock import _core
+from penstock._base import devices as _devices
+from penstock._base.arguments import size
 
 RESERVE_BYTES = 512 << 20
 

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock import _core, _errors, _state
-from penstock._arguments import got, local_path
+from penstock import _core
+from penstock._base import errors as _errors
+from penstock._base.arguments import got, local_path
+from penstock._state import save as _state
 
 _HUB_NAME = re.compile(r"[\w.-]*\w[\w.-]*/[\w.-]*\w[\w.-]*")
 _LARGEST = ("transformer", "unet", "prior")  # of the models of a pipeline, the one that runs in each step

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import penstock
-from penstock import _state
+from penstock._state import save as _state
 from penstock.weights import _construction, _experts
 from penstock.weights._conversions import Conversion
 

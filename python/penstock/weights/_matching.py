@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 import penstock
-from penstock import _core, _load_into, _log
+from penstock import _core
+from penstock._base import log as _log
+from penstock._state import load_into as _load_into
 from penstock.weights import _hugging_face
 from penstock.weights._conversions import Converted
 from penstock.weights._units import Place

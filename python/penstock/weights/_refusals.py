@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from penstock import _modes
+from penstock._base import modes as _modes
 
 # Each of these needs all weights at once, or changes them.
 _REFUSED = ("load_state_dict", "save_pretrained", "push_to_hub", "to_empty", "share_memory", "__reduce_ex__")

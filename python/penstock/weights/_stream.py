@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from penstock import _core
-from penstock._arguments import flag, got, whole
-from penstock._progress import Progress, reporter
+from penstock._base.arguments import flag, got, whole
+from penstock._base.progress import Progress, reporter
 from penstock.weights import _device, _diffusers, _experts, _hugging_face, _matching, _outputs, _parts, _refusals
 from penstock.weights._away import Home, WeightNotInMemory
 from penstock.weights._experts import Experts, taken_out

@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from penstock import _arguments, _core, _gathered, _state
+from penstock import _core
+from penstock._base import arguments as _arguments, gathered as _gathered
+from penstock._state import save as _state
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from penstock._types import Path
+    from penstock._base.types import Path
 
 _Out = TypeVar("_Out")
 

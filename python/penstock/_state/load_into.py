@@ -8,14 +8,16 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock import _arguments, _core, _log, _state
-from penstock._arguments import got, shown
-from penstock._errors import Unsupported
+from penstock import _core
+from penstock._base import arguments as _arguments, log as _log
+from penstock._base.arguments import got, shown
+from penstock._base.errors import Unsupported
+from penstock._state import save as _state
 
 if TYPE_CHECKING:
     import torch
 
-    from penstock._types import Dtype, Path, Readable
+    from penstock._base.types import Dtype, Path, Readable
 
 
 _match = _core._match
@@ -91,7 +93,7 @@ def load_into(
 
 def other_scales(f: Any, under: str, rows: list[Any]) -> list[Any]:
     """Scales of these tensors that a .pt has as numbers, or as objects that are not read: inspect() lists tensors."""
-    from penstock import _into, _load
+    from penstock._state import into as _into, load as _load
 
     with _load.opened(f, "load_into") as source, contextlib.suppress(Unsupported):
         state = _load.without_data(source.file, (one[0] for one in source.rows), "")[0] if source.kind == "pt" else None

@@ -10,16 +10,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from penstock import _arguments, _children, _core, _log, _state, _streamed
-from penstock._checkpoint import Checkpoint
-from penstock._errors import from_core
-from penstock._progress import Progress, reporter
-from penstock._sigterm import SaveOnSigterm
+from penstock import _core
+from penstock._base import arguments as _arguments, children as _children, log as _log
+from penstock._base.errors import from_core
+from penstock._base.progress import Progress, reporter
+from penstock._state import save as _state, streamed as _streamed
+from penstock._store.checkpoint import Checkpoint
+from penstock._store.sigterm import SaveOnSigterm
 
 if TYPE_CHECKING:
     import torch
 
-    from penstock._types import Cache, Changing, Device, Dtype, Index, Into, MapLocation, Names
+    from penstock._base.types import Cache, Changing, Device, Dtype, Index, Into, MapLocation, Names
 
 _COUNT_MAX = (1 << 32) - 1
 _MODES = ("min", "max")

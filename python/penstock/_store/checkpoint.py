@@ -9,14 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from penstock import _arguments, _core, _into, _load, _modes, _pickled, _state
-from penstock._errors import Unsupported
-from penstock._progress import Progress, reporter
+from penstock import _core
+from penstock._base import arguments as _arguments, modes as _modes
+from penstock._base.errors import Unsupported
+from penstock._base.progress import Progress, reporter
+from penstock._state import into as _into, load as _load, pickled as _pickled, save as _state
 
 if TYPE_CHECKING:
     import torch
 
-    from penstock._types import Cache, Device, Dtype, Index, Into, MapLocation, Names
+    from penstock._base.types import Cache, Device, Dtype, Index, Into, MapLocation, Names
 
 # Name, memory, begin and end of the wanted box (None: all), strides of the memory in bytes or None.
 _ReadRow = tuple[str, Any, Any, Any, Any]

@@ -19,10 +19,12 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from penstock import _core, _errors, _into, _pickled, _state
-from penstock._arguments import shown
-from penstock._errors import Damaged, Unsupported
-from penstock._state import _located, _selection, _torch
+from penstock import _core
+from penstock._base import errors as _errors
+from penstock._base.arguments import shown
+from penstock._base.errors import Damaged, Unsupported
+from penstock._state import into as _into, pickled as _pickled, save as _state
+from penstock._state.save import _located, _selection, _torch
 
 _format = _core._format
 

@@ -7,7 +7,7 @@ import array
 import sys
 from typing import Any
 
-from penstock import _adapters, _arguments, _devices
+from penstock._base import arguments as _arguments, arrays as _adapters, devices as _devices
 
 
 def numbers(ids: Any, named: str = "ids") -> Any:

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock import _arguments, _core, _state
-from penstock._arguments import got, shown
+from penstock import _core
+from penstock._base import arguments as _arguments
+from penstock._base.arguments import got, shown
+from penstock._state import save as _state
 
 _ALL = {torch: ours for ours, torch in _core._format.torch_types(True)}
 
@@ -73,7 +75,7 @@ def save(obj: Any, f: Any, like: Any, metadata: Any, shard_bytes: int, report: A
         raise ValueError("save: metadata: a .pt has none; save to a .safetensors")
     rows = list(_state._metadata(metadata).items()) if is_safetensors else []
     shard_bytes = min(shard_bytes, 2**63)
-    if like is None and type(obj).__module__ == "penstock._checkpoint":
+    if like is None and type(obj).__module__ == "penstock._store.checkpoint":
         obj._core.save(path, rows, shard_bytes, report, sync)
         return
     types = _state._SAFETENSORS if is_safetensors else _ALL

@@ -21,16 +21,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from penstock import _arguments, _core, _devices, _log
-from penstock._arguments import shown
-from penstock._errors import Unsupported
-from penstock._progress import Progress
-from penstock._progress import reporter as _reporter
+from penstock import _core
+from penstock._base import arguments as _arguments, devices as _devices, log as _log
+from penstock._base.arguments import shown
+from penstock._base.errors import Unsupported
+from penstock._base.progress import Progress, reporter as _reporter
 
 if TYPE_CHECKING:
     import torch
 
-    from penstock._types import (
+    from penstock._base.types import (
         Cache,
         Changing,
         Device,
@@ -154,7 +154,7 @@ def save(
     if not isinstance(sync, bool):
         raise TypeError(f"save: sync: expected True or False, got {_arguments.got(sync)}")
     report = _reporter(progress, "save")
-    from penstock import _streamed
+    from penstock._state import streamed as _streamed
 
     if _streamed.takes(obj, like):
         _streamed.save(obj, f, like, metadata, shard_bytes, report, sync, changing)
@@ -506,7 +506,7 @@ def load(
     (a program, compressed, of a later version), KeyError for an unknown name, ValueError and TypeError for an `into`
     that does not match, MemoryError if memory runs out, penstock.Error for errors of the system. Safe to call from
     several threads."""
-    from penstock import _load
+    from penstock._state import load as _load
 
     if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):
         raise ValueError(
@@ -588,7 +588,7 @@ def inspect(f: Path | Readable) -> Inspection:
     """Lists the tensors of a `.pt`, a `.safetensors`, an `.npz` or an index of shards, without reading their data.
     Names are keys of a `.safetensors` or `.npz`, or keys in the state of a `.pt` joined by dots ("model.0.weight").
     Raises as load()."""
-    from penstock import _load
+    from penstock._state import load as _load
 
     with _load.opened(f, "inspect") as source:
         rows, pickled, unread = source.file.tensors(), source.file.pickled(), source.file.unread()

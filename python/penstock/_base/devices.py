@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock import _arguments
+from penstock._base import arguments as _arguments
 
 if TYPE_CHECKING:
     import torch

@@ -14,12 +14,14 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock import _arguments, _children, _core, _log, _state, _streamed
-from penstock._progress import Progress, reporter
+from penstock import _core
+from penstock._base import arguments as _arguments, children as _children, log as _log
+from penstock._base.progress import Progress, reporter
+from penstock._state import save as _state, streamed as _streamed
 
 if TYPE_CHECKING:
-    from penstock._store import CheckpointStore
-    from penstock._types import Changing
+    from penstock._base.types import Changing
+    from penstock._store.store import CheckpointStore
 
 _files: Any = None
 

@@ -12,7 +12,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from penstock import _core, _log, _modes
+from penstock import _core
+from penstock._base import log as _log, modes as _modes
 
 NUMBER_MAX = (1 << 64) - 1
 _SHOWN_MAX = 80
@@ -46,7 +47,7 @@ _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
 def named(function: _Call) -> _Call:
-    """Wraps a public function: it runs outside of torch's modes (_modes.py), and for an unknown keyword, the TypeError
+    """Wraps a public function: it runs outside of torch's modes (modes.py), and for an unknown keyword, the TypeError
     names the nearest valid one."""
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

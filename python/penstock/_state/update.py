@@ -7,12 +7,14 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from penstock import _arguments, _core, _state, _streamed
-from penstock._arguments import shown
-from penstock._progress import Progress, reporter
+from penstock import _core
+from penstock._base import arguments as _arguments
+from penstock._base.arguments import shown
+from penstock._base.progress import Progress, reporter
+from penstock._state import save as _state, streamed as _streamed
 
 if TYPE_CHECKING:
-    from penstock._types import Path
+    from penstock._base.types import Path
 
 
 @_arguments.named

@@ -13,8 +13,9 @@ import warnings
 from types import TracebackType
 from typing import Any
 
-from penstock import _arguments, _core
-from penstock._state import _path
+from penstock import _core
+from penstock._base import arguments as _arguments
+from penstock._state.save import _path
 
 _format = _core._format
 _BUFFER_BYTES = 32 << 20
