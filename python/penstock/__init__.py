@@ -53,14 +53,16 @@ from penstock._core import (
     write_async,
 )
 from penstock._state.file_writer import FileWriter
+from penstock._state.load_call import TensorInfo, inspect, load
 from penstock._state.load_into import IncompatibleKeys, load_into
 from penstock._state.npy import read_npy
 from penstock._state.pickled import Pickled
-from penstock._state.save import TensorInfo, inspect, load, save
-from penstock._state.save_async import StepOverlap, save_async
+from penstock._state.save import save
+from penstock._state.save_async import save_async
 from penstock._state.update import update
 from penstock._store.checkpoint import Checkpoint, CheckpointProblem, CheckpointTensor
 from penstock._store.sigterm import SaveOnSigterm
+from penstock._store.step_overlap import StepOverlap
 from penstock._store.store import CheckpointStore
 from penstock.features import FeatureStore
 from penstock.weights import stream

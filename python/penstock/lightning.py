@@ -19,7 +19,6 @@ from typing import Any
 
 import penstock
 from penstock._base import arguments as _arguments, log as _log
-from penstock._state import save as _state
 
 __all__ = ["AsyncCheckpointIO", "CheckpointIO"]
 
@@ -52,7 +51,7 @@ class CheckpointIO(*_bases()):  # type: ignore[misc]
     @_arguments.named
     def __init__(self, *, default: Callable[[Any], Any] | None = None) -> None:
         super().__init__()
-        _state.check_default("CheckpointIO", default)
+        _arguments.default("CheckpointIO", default)
         self._default = default
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:

@@ -104,6 +104,15 @@ def seconds(verb: str, name: str, value: Any) -> float:
     return number
 
 
+def path(verb: str, f: Any) -> str:
+    try:
+        return os.fsdecode(f)
+    except TypeError:
+        raise TypeError(
+            f"{verb}: f: got {type(f).__name__}; give a path (str or os.PathLike) or a binary file"
+        ) from None
+
+
 def local_path(verb: str, path: str) -> str:
     """The path, unchanged. Refuses a URL, which would otherwise become the name of a new folder."""
     if "://" in path and not os.path.exists(path):
@@ -116,6 +125,12 @@ def function(verb: str, name: str, value: Any) -> Any:
     if not callable(value):
         raise TypeError(f"{verb}: {name}: expected a function, got {got(value)}")
     return value
+
+
+def default(verb: str, value: Any) -> None:
+    """The function of a save for objects that a state cannot hold, or None."""
+    if value is not None:
+        function(verb, "default", value)
 
 
 def flag(verb: str, name: str, value: Any) -> bool | None:

@@ -16,9 +16,9 @@ from typing import Any
 from penstock import _core
 from penstock._base import log as _log
 from penstock._base.arguments import shown
+from penstock._base.arrays import torch_for_states as _torch
 from penstock._base.errors import Unsupported
 from penstock._state.pickled import Pickled
-from penstock._state.save import _torch
 
 _format, Unread = _core._format, _core.Unread
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""save_async() of single files, and StepOverlap: saves in every step.
+"""save_async() of single files.
 
 queued  ->  staged  ->  durable        the states of a PendingSave; the compiled part does the work
    |           tensors may change
@@ -9,19 +9,17 @@ queued  ->  staged  ->  durable        the states of a PendingSave; the compiled
 from __future__ import annotations
 
 import os
-import time
-import warnings
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from penstock import _core
 from penstock._base import arguments as _arguments, children as _children, log as _log
 from penstock._base.progress import Progress, reporter
-from penstock._state import save as _state, streamed as _streamed
+from penstock._state import save as _save, streamed as _streamed
+from penstock._state.rows import INDEX
 
 if TYPE_CHECKING:
     from penstock._base.types import Changing
-    from penstock._store.store import CheckpointStore
 
 _files: Any = None
 
@@ -61,208 +59,17 @@ def save_async(
 
     Raises as save() for a state that cannot be saved. Raises the error of an earlier save_async() that was not reported
     yet; then this save has not begun. `result()` raises later errors. Safe to call from several threads."""
-    if _state._path(f, "save_async").endswith(_state.INDEX):
+    if _arguments.path("save_async", f).endswith(INDEX):
         raise ValueError(
             f"save_async: '{os.fsdecode(f)}': an index of shards is written by save() alone; give the path of one file "
             "(.safetensors, .pt), or use CheckpointStore.save_async, whose checkpoints have an index"
         )
-    _state.check_default("save_async", default)
-    _state.check_target(f, metadata)
+    _arguments.default("save_async", default)
+    _save.check_target(f, metadata)
     report = reporter(progress, "save")
     _children.watch()
     obj = _streamed.collected("save_async", obj, _file_saver(), os.fsdecode(f), copy, changing)
-    path, image = _state._image_of(obj, f, metadata, default)
+    path, image = _save._image_of(obj, f, metadata, default)
     pending = _file_saver().save(image, path, copy, report, changing)
     _log.watch(pending, f"'{path}'")
     return pending
-
-
-def host_copies(storages: list[Any]) -> list[Any]:
-    """Copies storages of devices to host memory, all concurrently. The copies are complete when it returns. For CUDA
-    devices the memory is locked, and torch keeps it for the next save."""
-    torch = _state._torch()
-    copies, devices = [], set()
-    for storage in storages:
-        cuda = storage.device.type == "cuda"
-        copy = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=cuda)
-        there = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-        copy.copy_(there, non_blocking=cuda)
-        copies.append(copy.untyped_storage())
-        if cuda:
-            devices.add(storage.device)
-    for device in devices:
-        torch.cuda.synchronize(device)
-    return copies
-
-
-def _extent_of(tensor: Any) -> tuple[int, int] | None:
-    """(address, bytes) of a dense tensor of the host, or None for any other."""
-    bytes_ = tensor.numel() * tensor.element_size()
-    if tensor.device.type != "cpu" or tensor.layout is not _state._torch().strided or not bytes_:
-        return None
-    sizes = sorted((step, size) for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1)
-    dense = 1
-    for step, size in sizes:  # no gaps between its elements, and none twice
-        if step != dense:
-            return None
-        dense *= size
-    address = tensor.data_ptr()  # what wraps other tensors (DTensor) has none
-    return (address, bytes_) if address else None
-
-
-def _own_memory(optimizers: Iterable[Any]) -> list[tuple[int, int]]:
-    """(address, bytes) of the host memory that is wholly of the tensors that only the optimizers' step() changes: the
-    rest of a storage is the caller's. Ranges that adjoin are one: together they may be a whole storage."""
-    found: list[tuple[int, int]] = []
-    for optimizer in optimizers:
-        tensors = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        for values in optimizer.state.values():
-            tensors += [value for value in values.values() if hasattr(value, "untyped_storage")]
-        found += [extent for extent in map(_extent_of, tensors) if extent is not None]
-    joined: list[tuple[int, int]] = []
-    for address, size in sorted(found):
-        if joined and address <= sum(joined[-1]):
-            begin = joined[-1][0]
-            joined[-1] = (begin, max(sum(joined[-1]), address + size) - begin)
-        else:
-            joined.append((address, size))
-    return joined
-
-
-class StepOverlap:
-    """Saves a training state in every step. The write runs concurrently with forward and backward.
-
-        overlap = penstock.StepOverlap(store, optimizer, lambda: {"model": model.state_dict(), ...})
-        for batch in data:                 # the loop needs no change
-            loss = model(batch).sum()
-            loss.backward()
-            optimizer.step()               # waits until the save of the previous step has read the tensors,
-            optimizer.zero_grad()          # changes them, and begins the next save
-        overlap.close()
-
-    Tensors that only the optimizer's step() changes (parameters, and its own state) are written without a copy.
-    Everything else in the state (buffers that forward changes, random states, a flat buffer that holds more than
-    parameters) is copied first. So nothing but optimizer.step() may change the parameters: if they change while they
-    are written (an EMA that is swapped in), that save fails with penstock.Changed, and older checkpoints stay.
-
-    store: a CheckpointStore (with keep=..., or it fills the disk).
-    optimizer: a torch optimizer, or several: the save begins after the step of the last one.
-    get_state: called without arguments after a step; returns the state.
-    every: save every N steps.
-    step: the number of steps that were done before.
-    on_error: "warn": a failed save is a RuntimeWarning and training continues; "raise": the next step raises it.
-        close() and the end of a `with` block raise the error of the last save in both cases.
-
-    Tensors of a GPU are copied into pinned memory by the call; that copy delays the step. A context manager, not
-    thread-safe."""
-
-    @_arguments.named
-    def __init__(
-        self,
-        store: CheckpointStore,
-        optimizer: Any | Sequence[Any],
-        get_state: Callable[[], Any],
-        *,
-        every: int = 1,
-        step: int = 0,
-        on_error: Literal["warn", "raise"] = "warn",
-    ) -> None:
-        if on_error not in ("warn", "raise"):
-            raise ValueError(f"StepOverlap: on_error: expected 'warn' or 'raise', got {_arguments.got(on_error)}")
-        every = _arguments.whole("StepOverlap", "every", every, 1)
-        step = _arguments.whole("StepOverlap", "step", step)
-        if not hasattr(store, "_begin"):
-            raise TypeError(f"StepOverlap: store: got {type(store).__name__}; give a CheckpointStore")
-        optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
-        for one in optimizers or [None]:
-            if not hasattr(one, "register_step_post_hook"):
-                raise TypeError(f"StepOverlap: optimizer: got {type(one).__name__}; give a torch optimizer, or several")
-        self.store = store
-        self.step = step
-        self.saves = 0
-        self.failures = 0
-        self.stall_s = 0.0  # of all steps together
-        self.last_stall_s = 0.0
-        self._optimizers = optimizers
-        self._get_state = _arguments.function("StepOverlap", "get_state", get_state)
-        self._every = every
-        self._raise = on_error == "raise"
-        self._pending: _core.PendingSave[_core.CheckpointInfo] | None = None
-        self._waited_s = 0.0
-        self._hooks = [o.register_step_pre_hook(self._before) for o in self._optimizers]
-        self._hooks.append(self._optimizers[-1].register_step_post_hook(self._after))
-
-    def __repr__(self) -> str:
-        return f"<penstock.StepOverlap step={self.step} saves={self.saves} failures={self.failures}>"
-
-    @property
-    def pending(self) -> _core.PendingSave[_core.CheckpointInfo] | None:
-        """The save of the newest step, or None."""
-        return self._pending
-
-    def _before(self, *_: Any) -> None:
-        began = time.perf_counter()
-        if self._pending is not None:
-            self._pending.wait_before_update()
-        self._waited_s += time.perf_counter() - began
-
-    def _after(self, *_: Any) -> None:
-        self.step += 1
-        began = time.perf_counter()
-        try:
-            if self.step % self._every == 0:
-                self._save()
-        finally:
-            self.last_stall_s = self._waited_s + time.perf_counter() - began
-            self.stall_s += self.last_stall_s
-            self._waited_s = 0.0
-
-    def _save(self) -> None:
-        self._ask()
-        try:
-            self._pending = self.store._begin(self._get_state(), self.step, _own_memory(self._optimizers))
-        except (OSError, MemoryError) as error:  # of an earlier save, or of this one
-            self._failed(error)
-        else:
-            self.saves += 1
-
-    def _ask(self) -> None:
-        """Handles the error of the previous save, if that save has ended."""
-        if self._pending is not None and self._pending.done():
-            error = self._pending.exception()
-            self._pending = None
-            if error is not None:
-                self._failed(error)
-
-    def _failed(self, error: BaseException) -> None:
-        self.failures += 1
-        if self._raise:
-            raise error
-        warnings.warn(
-            f"penstock: a save of StepOverlap failed, and training goes on: {error}", RuntimeWarning, stacklevel=5
-        )
-
-    def close(self) -> None:
-        """Removes the hooks and waits for the last save. Raises its error, if it failed."""
-        error = self._end()
-        if error is not None:
-            self.failures += 1
-            raise error
-
-    def _end(self) -> BaseException | None:
-        """Removes the hooks, and returns the error of the last save."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
-        pending, self._pending = self._pending, None
-        return None if pending is None else pending.exception()
-
-    def __enter__(self) -> StepOverlap:
-        return self
-
-    def __exit__(self, kind: Any, *_: object) -> None:
-        if kind is None:
-            self.close()
-        elif (error := self._end()) is not None:
-            self.failures += 1
-            _log.warn(f"the last save of StepOverlap failed: {error}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock import _core
 from penstock._base import arguments as _arguments
-from penstock.features._store import FeatureTable
+from penstock.features._table import FeatureTable
 
 _PIECE_BYTES = 4 << 20
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from penstock._base import arguments as _arguments
 from penstock.safetensors import numpy
-from penstock.safetensors._open import OpenFile, all_of
+from penstock.safetensors._file import OpenFile, all_of
 
 
 def tensors_of(file: OpenFile, names: list[str]) -> list[Any]:

@@ -16,6 +16,7 @@ _device        weights that are streamed to a GPU
 _experts       experts of a mixture, read when the router has chosen them
 _conversions   parameters that transformers makes from other tensors
 _tensor_rows   penstock.TensorRows
+_class         the class of a streamed model
 _refusals      operations that a streamed model refuses
 _parts         conversions that change nothing, and copies of parts
 _hugging_face  information from transformers: the class, names in the files, buffers, generation config

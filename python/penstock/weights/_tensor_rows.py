@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from penstock import _core
 from penstock._base import arguments as _arguments, gathered as _gathered
-from penstock._state import save as _state
+from penstock._state.rows import TORCH
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ class TensorRows:
         wanted = _arguments.texts("TensorRows", "names", names)
         self._rows = _core.TensorRows(path, [wanted] if isinstance(wanted, str) else list(wanted))
         self.shape: tuple[int, ...] = (self._rows.rows, *self._rows.row_shape)
-        self.dtype: str = _state._TORCH.get(self._rows.dtype, self._rows.dtype)
+        self.dtype: str = TORCH.get(self._rows.dtype, self._rows.dtype)
 
     @overload
     def gather(self, ids: torch.Tensor, out: None = None) -> torch.Tensor: ...
