@@ -21,7 +21,7 @@ def test_each_file_of_a_room_has_its_program():
 
 def test_a_module_has_the_tests_that_are_named_after_it():
     found = [path.name for path in quick_check.python_tests_of(["python/penstock/_state/load.py"])]
-    assert "test_load_into.py" in found
+    assert {"test_load_into.py", "test_state_load.py"} <= set(found)
     assert quick_check.python_tests_of(["tools/quick_check.py"]) == [Path("tests/tools/test_quick_check.py")]
     assert quick_check.python_tests_of(["python/tests/test_files.py"]) == [Path("python/tests/test_files.py")]
     assert quick_check.python_tests_of(["python/tests/test_gone.py", "tests/deepspeed/test_stream.py"]) == []
