@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores of checkpoints for penstock/_store.py. Private: what users see is CheckpointStore and
-// Checkpoint of the package.
+// Stores of checkpoints for penstock/_store/store.py. Private: what users see is CheckpointStore
+// and Checkpoint of the package.
 #include "arguments.hpp"
 #include "base/text/units.hpp"
 #include "bind.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of formats for penstock/_load.py: read, and made into objects. Private: what users see is
-// load() and inspect().
+// Files of formats for penstock/_state/load.py: read, and made into objects. Private: what users
+// see is load() and inspect().
 #include "arguments.hpp"
 #include "base/raise.hpp"
 #include "bind.hpp"

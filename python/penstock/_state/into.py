@@ -13,11 +13,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from penstock import _core, _log
-from penstock._arguments import shown
-from penstock._errors import Unsupported
-from penstock._pickled import Pickled
-from penstock._state import _torch
+from penstock import _core
+from penstock._base import log as _log
+from penstock._base.arguments import shown
+from penstock._base.arrays import torch_for_states as _torch
+from penstock._base.errors import Unsupported
+from penstock._state.pickled import Pickled
 
 _format, Unread = _core._format, _core.Unread
 

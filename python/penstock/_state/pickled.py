@@ -6,7 +6,8 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from penstock import _core, _log
+from penstock import _core
+from penstock._base import log as _log
 
 
 class Pickled:

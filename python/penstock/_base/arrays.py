@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts a Buffer to arrays of NumPy and torch, which are imported only here and only when needed."""
+"""NumPy and torch, which are imported only when they are needed, and a Buffer as an array of either."""
 
 from __future__ import annotations
 
@@ -48,3 +48,18 @@ def to_torch(buffer: _core.Buffer) -> Any:
     if dtype is None:
         raise TypeError(f"torch: torch {torch.__version__} has no {buffer.dtype}")
     return torch.from_dlpack(_core.as_bytes(buffer)).view(dtype).reshape(buffer.shape)
+
+
+def torch_or_none() -> Any:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+def torch_for_states() -> Any:
+    torch = torch_or_none()
+    if torch is None:
+        raise ImportError("penstock: tensors of a state are torch's; install torch")
+    return torch

@@ -12,7 +12,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from penstock import _core, _log, _modes
+from penstock import _core
+from penstock._base import log as _log, modes as _modes
 
 NUMBER_MAX = (1 << 64) - 1
 _SHOWN_MAX = 80
@@ -46,7 +47,7 @@ _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
 def named(function: _Call) -> _Call:
-    """Wraps a public function: it runs outside of torch's modes (_modes.py), and for an unknown keyword, the TypeError
+    """Wraps a public function: it runs outside of torch's modes (modes.py), and for an unknown keyword, the TypeError
     names the nearest valid one."""
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -103,6 +104,15 @@ def seconds(verb: str, name: str, value: Any) -> float:
     return number
 
 
+def path(verb: str, f: Any) -> str:
+    try:
+        return os.fsdecode(f)
+    except TypeError:
+        raise TypeError(
+            f"{verb}: f: got {type(f).__name__}; give a path (str or os.PathLike) or a binary file"
+        ) from None
+
+
 def local_path(verb: str, path: str) -> str:
     """The path, unchanged. Refuses a URL, which would otherwise become the name of a new folder."""
     if "://" in path and not os.path.exists(path):
@@ -115,6 +125,12 @@ def function(verb: str, name: str, value: Any) -> Any:
     if not callable(value):
         raise TypeError(f"{verb}: {name}: expected a function, got {got(value)}")
     return value
+
+
+def default(verb: str, value: Any) -> None:
+    """The function of a save for objects that a state cannot hold, or None."""
+    if value is not None:
+        function(verb, "default", value)
 
 
 def flag(verb: str, name: str, value: Any) -> bool | None:

@@ -9,6 +9,8 @@ import os as _os
 import re as _re
 from typing import Any, BinaryIO
 
+from penstock import _core
+
 
 class Error(OSError):
     """An operation failed. An error of the system is also of the built-in class for its errno, so that
@@ -50,8 +52,6 @@ class Error(OSError):
     def is_about_the_file(self) -> bool:
         """True if the file is the reason: it is damaged, cut short, missing, or can no longer be read. False if this
         machine is the reason (memory, open files, a permission, a server); the file may then be valid."""
-        from penstock import _core
-
         return _core.is_about_the_file(self._code, self.errno or 0)
 
     def __str__(self) -> str:
@@ -145,8 +145,6 @@ def opened(path: str, verb: str) -> BinaryIO:
     except IsADirectoryError:
         raise folder_given(path, verb) from None
     except OSError as error:
-        from penstock import _core
-
         raise _core.system_error(error.errno, verb, path) from None
 
 

@@ -8,15 +8,19 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock import _arguments, _core, _log, _state
-from penstock._arguments import got, shown
-from penstock._errors import Unsupported
+from penstock import _core
+from penstock._base import arguments as _arguments, log as _log
+from penstock._base.arguments import got, shown
+from penstock._base.arrays import torch_for_states as _torch
+from penstock._base.errors import Unsupported
+from penstock._state import into as _into, load as _load
+from penstock._state.load_call import TensorInfo, inspect, load
+from penstock._state.rows import FLOATS, float_name
 
 if TYPE_CHECKING:
     import torch
 
-    from penstock._types import Dtype, Path, Readable
-
+    from penstock._base.types import Dtype, Path, Readable
 
 _match = _core._match
 
@@ -59,22 +63,22 @@ def load_into(
     given to load_state_dict(). That takes a second copy of all tensors, and errors are those of load_state_dict().
 
     Errors of the file are raised as by load(). Not thread-safe: nothing else may use the module during the call."""
-    torch = _state._torch()
+    torch = _torch()
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"load_into: model: expected a torch.nn.Module, got {got(model)}")
     if names is not None and not isinstance(names, str):
         raise TypeError(f"load_into: names: expected the name of a part of the state, got {got(names)}")
-    kind = _state.float_name("load_into", dtype, None)
+    kind = float_name("load_into", dtype, None)
     _check_memory(model)
     under, file = "" if names is None else f"{names}.", _from_its_place(f)
-    rows = [row for row in _state.inspect(file()) if row.name.startswith(under)]
+    rows = [row for row in inspect(file()) if row.name.startswith(under)]
     rows += other_scales(file(), under, rows)
     if names is not None and not rows:
-        _state.load(file(), names=names)  # raises with the nearest name
+        load(file(), names=names)  # raises with the nearest name
         raise KeyError(f"load_into: '{f}': {shown(names)} has no tensors below it")
     if _has_own_loading(model, [row.name.removeprefix(under) for row in rows], torch):
         _cast(model, kind, torch)
-        return _by_torch(model, _state.load(file(), names=names, unread="keep"), strict, rows, under)
+        return _by_torch(model, load(file(), names=names, unread="keep"), strict, rows, under)
     given = [row.name for row in rows]
     *keys, problems, hint = _match.compared(dict(model.state_dict()), given, rows, names or "", strict)
     if problems:
@@ -91,12 +95,10 @@ def load_into(
 
 def other_scales(f: Any, under: str, rows: list[Any]) -> list[Any]:
     """Scales of these tensors that a .pt has as numbers, or as objects that are not read: inspect() lists tensors."""
-    from penstock import _into, _load
-
     with _load.opened(f, "load_into") as source, contextlib.suppress(Unsupported):
         state = _load.without_data(source.file, (one[0] for one in source.rows), "")[0] if source.kind == "pt" else None
         found = _into._of_type((int, float, _core.Unread), state, "", "", set())
-        numbers = [_state.TensorInfo(name, type(one).__name__, (), 0, 0) for name, _, one in found]
+        numbers = [TensorInfo(name, type(one).__name__, (), 0, 0) for name, _, one in found]
         every = [*rows, *(one for one in numbers if one.name.startswith(under))]
         lost = dict(_match.lost_scales([row.name for row in every], every, [row.name for row in rows]))
         return [row for row in every[len(rows) :] if row.name in lost]
@@ -111,7 +113,7 @@ def _refusal(model: Any, problems: list[str]) -> RuntimeError:
 def _cast(model: Any, kind: str | None, torch: Any) -> None:
     """model.to(dtype), but for what is not converted: complex numbers and types of 8 bits."""
     if kind is not None:
-        model._apply(lambda one: one.to(getattr(torch, kind)) if str(one.dtype)[6:] in _state.FLOATS else one)
+        model._apply(lambda one: one.to(getattr(torch, kind)) if str(one.dtype)[6:] in FLOATS else one)
 
 
 def _check_memory(model: Any) -> None:
@@ -156,7 +158,7 @@ def _has_own_loading(model: Any, there: list[str], torch: Any) -> bool:
 
 
 def _by_torch(model: Any, state: Any, strict: bool, rows: list[Any], under: str) -> IncompatibleKeys:
-    torch = _state._torch()
+    torch = _torch()
 
     class Copies(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         """Refuses to convert types that are converted nowhere else."""
@@ -204,14 +206,14 @@ def _read(file: Callable[[], Any], targets: dict[str, Any], torch: Any) -> None:
     sharing = [list(own)[i] for i in _match.sharing(list(own.values()))]
     if sharing and set(sharing) <= straight.keys():
         with contextlib.suppress(ValueError):  # they share no memory in the file
-            _state.load(file(), names=list(straight), into=straight)
+            load(file(), names=list(straight), into=straight)
             straight, sharing, own = {}, [], {name: one for name, one in own.items() if name not in straight}
     alone = {name: one for name, one in straight.items() if name not in sharing}
     if alone:
-        _state.load(file(), names=list(alone), into=alone)
+        load(file(), names=list(alone), into=alone)
     for name in [name for name in own if name not in alone]:
         if name in straight:
-            _state.load(file(), names=[name], into={name: own[name]})
+            load(file(), names=[name], into={name: own[name]})
         else:
             with torch.no_grad():
                 own[name].copy_(_loaded(file(), name, own[name]))
@@ -224,7 +226,7 @@ def _read(file: Callable[[], Any], targets: dict[str, Any], torch: Any) -> None:
 
 
 def _loaded(f: Any, name: str, like: Any) -> Any:
-    return _state.load(f, names=[name])[name].reshape(like.shape).to(like.dtype)
+    return load(f, names=[name])[name].reshape(like.shape).to(like.dtype)
 
 
 def _has(tensor: Any, values: Any, torch: Any) -> bool:

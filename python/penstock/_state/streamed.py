@@ -9,10 +9,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock import _arguments, _core, _state
-from penstock._arguments import got, shown
-
-_ALL = {torch: ours for ours, torch in _core._format.torch_types(True)}
+from penstock import _core
+from penstock._base.arguments import got, path as path_of, shown, utf8
+from penstock._state.rows import ALL, INDEX, SAFETENSORS, array_row, metadata_rows, torch_row
 
 
 def _is_tensor(value: Any) -> bool:
@@ -55,7 +54,7 @@ def collected(verb: str, obj: Any, saver: Any, path: str, copy: bool, changing: 
         return obj
     if not copy:
         raise ValueError(f"{verb}: copy: the tensors of an iterator are copied one after another; leave out copy=False")
-    types = _state._SAFETENSORS if path.endswith(".safetensors") else _ALL
+    types = SAFETENSORS if path.endswith(".safetensors") else ALL
     return saver.collect(obj, lambda n, item: _row(n, item, types), changing)
 
 
@@ -65,18 +64,18 @@ def save(obj: Any, f: Any, like: Any, metadata: Any, shard_bytes: int, report: A
             "save: f: tensors that come one after another are saved to a path, because parts of the file are written "
             f"when later ones are known; got {type(f).__name__}"
         )
-    path = _state._path(f, "save")
-    is_safetensors = path.endswith((".safetensors", _state.INDEX))
+    path = path_of("save", f)
+    is_safetensors = path.endswith((".safetensors", INDEX))
     if path.endswith("/"):
         raise ValueError(f"save: '{path}': it ends as a folder does; give the path of a file, '{path.rstrip('/')}'")
     if metadata is not None and not is_safetensors:
         raise ValueError("save: metadata: a .pt has none; save to a .safetensors")
-    rows = list(_state._metadata(metadata).items()) if is_safetensors else []
+    rows = metadata_rows(metadata) if is_safetensors else []
     shard_bytes = min(shard_bytes, 2**63)
-    if like is None and type(obj).__module__ == "penstock._checkpoint":
-        obj._core.save(path, rows, shard_bytes, report, sync)
+    if like is None and hasattr(type(obj), "_penstock_save"):  # a Checkpoint: its files are copied, checked
+        obj._penstock_save(path, rows, shard_bytes, report, sync)
         return
-    types = _state._SAFETENSORS if is_safetensors else _ALL
+    types = SAFETENSORS if is_safetensors else ALL
     announced = (
         like if like is not None else obj if isinstance(obj, Mapping) and path.endswith(".safetensors") else None
     )
@@ -90,7 +89,7 @@ def save(obj: Any, f: Any, like: Any, metadata: Any, shard_bytes: int, report: A
 def _described(name: Any, value: Any, types: Mapping[str, str]) -> tuple[str, str, list[int]]:
     if not isinstance(name, str) or not hasattr(value, "shape") or not hasattr(value, "dtype"):
         raise TypeError(f"save: {shown(name)}: expected a name, and something with shape and dtype, got {got(value)}")
-    _arguments.utf8("save", "like", name)
+    utf8("save", "like", name)
     return name, types.get(dtype := str(value.dtype).removeprefix("torch."), dtype), list(value.shape)
 
 
@@ -98,11 +97,11 @@ def _row(number: int, item: Any, types: Mapping[str, str]) -> Any:
     name, value = item if isinstance(item, (tuple, list)) and len(item) == 2 else (None, None)
     if not isinstance(name, str):
         raise TypeError(f"save: item {number}: expected (name, tensor), got {shown(item)}")
-    _arguments.utf8("save", f"item {number}", name)
+    utf8("save", f"item {number}", name)
     value = value[...] if _is_lazy(value) else value
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _state.torch_row(name, value, types)[0]
+        return torch_row(name, value, types)[0]
     if not _is_tensor(value):
         raise TypeError(f"save: item {number}, {shown(name)}: expected a tensor or an array, got {got(value)}")
-    return _state.array_row(name, value)[0]
+    return array_row(name, value)[0]

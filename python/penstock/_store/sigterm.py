@@ -15,10 +15,11 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock import _arguments, _core
+from penstock import _core
+from penstock._base import arguments as _arguments
 
 if TYPE_CHECKING:
-    from penstock._store import CheckpointStore
+    from penstock._store.store import CheckpointStore
 
 
 _active: list[SaveOnSigterm] = []  # those of this process, the outermost first

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock import _core
-from penstock._log import logger
+from penstock._base.log import logger
 
 if TYPE_CHECKING:
     import asyncio

@@ -10,16 +10,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from penstock import _arguments, _children, _core, _log, _state, _streamed
-from penstock._checkpoint import Checkpoint
-from penstock._errors import from_core
-from penstock._progress import Progress, reporter
-from penstock._sigterm import SaveOnSigterm
+from penstock import _core
+from penstock._base import arguments as _arguments, children as _children, log as _log
+from penstock._base.errors import from_core
+from penstock._base.progress import Progress, reporter
+from penstock._state import streamed as _streamed
+from penstock._store.checkpoint import Checkpoint
+from penstock._store.sigterm import SaveOnSigterm
 
 if TYPE_CHECKING:
     import torch
 
-    from penstock._types import Cache, Changing, Device, Dtype, Index, Into, MapLocation, Names
+    from penstock._base.types import Cache, Changing, Device, Dtype, Index, Into, MapLocation, Names
 
 _COUNT_MAX = (1 << 32) - 1
 _MODES = ("min", "max")
@@ -150,7 +152,7 @@ class CheckpointStore:
         Raises TypeError with the place in the state for an object that cannot be saved, and penstock.Error (an OSError)
         for errors of the system. The error of an earlier save_async() that was not reported yet is raised first."""
         step, rows = _arguments.step("save", step, state), _arguments.metadata("save", metadata, self._metric)
-        _state.check_default("save", default)
+        _arguments.default("save", default)
         report = reporter(progress, "save")
         began = time.perf_counter()
         state = _streamed.collected("save", state, self._store, "", True, changing)
@@ -175,7 +177,7 @@ class CheckpointStore:
         CheckpointInfo. `copy`, `changing`, the memory budget and failures are as for penstock.save_async()."""
         step = _arguments.step("save_async", step, state)
         rows = _arguments.metadata("save_async", metadata, self._metric)
-        _state.check_default("save_async", default)
+        _arguments.default("save_async", default)
         report = reporter(progress, "save")
         _children.watch()
         state = _streamed.collected("save_async", state, self._store, "", copy, changing)

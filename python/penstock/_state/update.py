@@ -7,12 +7,13 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from penstock import _arguments, _core, _state, _streamed
-from penstock._arguments import shown
-from penstock._progress import Progress, reporter
+from penstock import _core
+from penstock._base import arguments as _arguments
+from penstock._base.progress import Progress, reporter
+from penstock._state.rows import ALL, F4, SAFETENSORS, array_row, torch_row
 
 if TYPE_CHECKING:
-    from penstock._types import Path
+    from penstock._base.types import Path
 
 
 @_arguments.named
@@ -42,10 +43,10 @@ def update(f: Path, tensors: Mapping[str, Any], *, progress: Progress = False) -
         is_torch = torch is not None and isinstance(tensor, torch.Tensor)
         if not isinstance(name, str) or not (is_torch or hasattr(tensor, "__dlpack__")):
             raise TypeError(
-                f"update: tensors[{shown(name)}]: expected a name and a tensor, got {type(tensor).__name__}"
+                f"update: tensors[{_arguments.shown(name)}]: expected a name and a tensor, got {type(tensor).__name__}"
             )
-        is_known = str(getattr(tensor, "dtype", "")).removeprefix("torch.") in (*_state._SAFETENSORS, _state._F4)
-        types = _state._SAFETENSORS if is_known else _streamed._ALL
-        row = _state.torch_row(name, tensor, types, "update") if is_torch else _state.array_row(name, tensor, "update")
+        is_known = str(getattr(tensor, "dtype", "")).removeprefix("torch.") in (*SAFETENSORS, F4)
+        types = SAFETENSORS if is_known else ALL
+        row = torch_row(name, tensor, types, "update") if is_torch else array_row(name, tensor, "update")
         rows.append(row[0])
-    _core._format.update(_state._path(f, "update"), rows, reporter(progress, "update"))
+    _core._format.update(_arguments.path("update", f), rows, reporter(progress, "update"))

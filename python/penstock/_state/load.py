@@ -15,14 +15,17 @@ import errno
 import io
 import mmap
 import os
-import tempfile
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from penstock import _core, _errors, _into, _pickled, _state
-from penstock._arguments import shown
-from penstock._errors import Damaged, Unsupported
-from penstock._state import _located, _selection, _torch
+from penstock import _core
+from penstock._base import errors as _errors
+from penstock._base.arguments import got, shown
+from penstock._base.arrays import torch_for_states as _torch
+from penstock._base.devices import gpus_of, relocated
+from penstock._state import into as _into, pickled as _pickled
+from penstock._state.rows import FLOATS, of_torch
 
 _format = _core._format
 
@@ -111,7 +114,8 @@ def _source_of(
         return Source(path, verb, names, cache, unread, handle), None, None
     if isinstance(f, io.TextIOBase):
         raise TypeError(f"{verb}: f: this is a text file; open it with 'rb'")
-    real = f.file if isinstance(f, tempfile._TemporaryFileWrapper) else f
+    wrapper = getattr(sys.modules.get("tempfile"), "_TemporaryFileWrapper", ())  # without the import no file is one
+    real = f.file if isinstance(f, wrapper) else f
     if type(real) in _REAL_FILES:
         if real.writable():
             real.flush()
@@ -139,13 +143,13 @@ def load(
     report: Any,
 ) -> Any:
     """Tries again if the shards of an index could not be kept open and may be of several saves."""
-    _state.check_indexes(names)
+    check_indexes(names)
     for _ in range(_TRIES):
         with opened(f, "load", names, mapped, cache, unread) as source:
             source.pickle = pickle
             try:
                 found = _load_from(source, map_location, into, mapped, dtype, report)
-            except (FileNotFoundError, Damaged):
+            except (FileNotFoundError, _errors.Damaged):
                 if source.kind != "index" or source.file.is_still(mapped):
                     raise
                 continue
@@ -153,7 +157,7 @@ def load(
                 if not pickle and source.kind == "pt" and source.names is None:
                     _pickled.warn(source.file, source.path)
                 return found
-    raise Damaged(
+    raise _errors.Damaged(
         f"load: '{source.path}': it was saved again each of the {_TRIES} times that its shards were read; load it "
         "again when that is over, or save to an index of another name each time",
         path=source.path,
@@ -193,7 +197,7 @@ def view_of(storage: Any, like: Any, begin: int | None = None) -> Any:
 
 def converted(tensor: Any, dtype: str | None) -> Any:
     """The tensor converted to this type, if a load converts both types."""
-    if dtype is None or str(tensor.dtype).removeprefix("torch.") not in _state.FLOATS:
+    if dtype is None or str(tensor.dtype).removeprefix("torch.") not in FLOATS:
         return tensor
     return tensor.to(getattr(_torch(), dtype))
 
@@ -214,7 +218,7 @@ def storages_as(kinds: list[str | None], storages: list[Any], dtype: str | None)
 def _placed(tensor: Any, map_location: Any, path: str, location: str = "cpu") -> Any:
     if (map_location is None and location == "cpu") or tensor.device.type == "cuda":
         return tensor
-    storage = _located(tensor.untyped_storage(), location, map_location, path)
+    storage = relocated(tensor.untyped_storage(), location, map_location, path)
     return tensor if storage.device == tensor.device else view_of(storage, tensor, 0)
 
 
@@ -325,7 +329,7 @@ def _load_safetensors(
         filled = {name: into[name] for name in called}
         _fill(source, wishes, list(filled.values()), report)
         return filled
-    devices = _state.gpus_of(["cpu"] * len(wishes), map_location, source.path)
+    devices = gpus_of(["cpu"] * len(wishes), map_location, source.path)
     out = _fetch(source, wishes, mapped, report, whole=indexes is None, devices=devices)
     return _named([wish.name for wish in wishes], out, dtype, lambda i, t: _placed(t, map_location, source.path))
 
@@ -342,16 +346,18 @@ def _named(names: Iterable[str], tensors: list[Any], dtype: str | None, placed: 
 def _meta(path: str, name: str, kind: str, shape: list[int]) -> Any:
     """The tensor without its data."""
     torch = _torch()
-    named, shape = _state.of_torch(kind, shape)
+    named, shape = of_torch(kind, shape)
     dtype = getattr(torch, named, None) if named else None
     if dtype is None:
-        raise Unsupported(
+        raise _errors.Unsupported(
             f"load: '{path}': tensor {shown(name)}: torch has no type for {kind}; name the others in `names`", path=path
         )
     try:
         return torch.empty(shape, dtype=dtype, device="meta")
     except (RuntimeError, TypeError, OverflowError) as error:  # with an extent of 0, another may have any value
-        raise Damaged(f"load: '{path}': tensor {shown(name)}: {shape} is no possible shape", path=path) from error
+        raise _errors.Damaged(
+            f"load: '{path}': tensor {shown(name)}: {shape} is no possible shape", path=path
+        ) from error
 
 
 def sliced(view: Any, index: Any, name: str) -> Any:
@@ -389,12 +395,12 @@ def _load_pt(
         Wish(f"storage {i}", _torch().empty(size, dtype=_torch().uint8, device="meta"), i, size)
         for i, (size, _) in enumerate(source.rows)
     ]
-    devices = _state.gpus_of((location for _, location in source.rows), map_location, source.path)
+    devices = gpus_of((location for _, location in source.rows), map_location, source.path)
     bytes_of = _fetch(source, wishes, mapped, report, whole=True, devices=devices)
     storages = storages_as(kinds, [tensor.untyped_storage() for tensor in bytes_of], dtype)
     del bytes_of
     located = [
-        _located(storage, location, map_location, source.path)
+        relocated(storage, location, map_location, source.path)
         for storage, (_, location) in zip(storages, source.rows, strict=True)
     ]
     return source.file.objects(located, source.pickle, source.path)
@@ -421,7 +427,7 @@ def _load_some_of_pt(
         wishes.append(Wish(called[i], sliced(view, index, called[i]), item, source.rows[item][0]))
     if into is None:
         locations = [source.rows[wish.item][1] for wish in wishes]
-        devices = _state.gpus_of(locations, map_location, source.path)
+        devices = gpus_of(locations, map_location, source.path)
         out = _fetch(source, wishes, mapped, report, devices=devices)
         called, whole = [found[i][0] for i in selection], [found[i][2] for i in selection]
         return _named(
@@ -444,6 +450,31 @@ def _load_some_of_pt(
         return {found[i][0]: targets[i] for i in selection}
     by_place = {found[i][1]: target for i, target in targets.items()}
     return _into.filled(state, arrays, by_place, {id(found[i][2]): target for i, target in targets.items()})
+
+
+def _selection(there: Iterable[str], names: Any, path: str) -> dict[str, Any]:
+    """The selected names, each with the index (slices) that is wanted, or None for all of it. there: all names.
+    KeyError if no name matches."""
+    found = list(there)
+    if names is None:
+        return dict.fromkeys(found)
+    check_indexes(names)
+    wanted = [names] if isinstance(names, str) else list(names)
+    chosen = _format.select(found, wanted, path)
+    if not isinstance(names, Mapping):
+        return dict.fromkeys(found[i] for i, _ in sorted(chosen))
+    return {found[i]: names[wanted[k]] for i, k in chosen}
+
+
+def check_indexes(names: Any) -> None:
+    """Raises TypeError if a mapping of names has values that are not slices."""
+    for wanted, index in names.items() if isinstance(names, Mapping) else ():
+        for part in index if isinstance(index, tuple) else (index,):
+            if part is not None and part is not ... and not isinstance(part, (slice, int)):
+                raise TypeError(
+                    f"load: names[{shown(wanted)}]: expected a slice, an integer, a tuple of them, or None "
+                    f"for all of it, got {got(part)}"
+                )
 
 
 def chosen(found: list[_into.Row], names: Any, path: str) -> dict[int, Any]:

@@ -7,13 +7,14 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from penstock import _arguments, _core
-from penstock._progress import Progress, reporter
+from penstock import _core
+from penstock._base import arguments as _arguments
+from penstock._base.progress import Progress, reporter
 
 if TYPE_CHECKING:
     import numpy.typing
 
-    from penstock._types import Cache, Path
+    from penstock._base.types import Cache, Path
 
 
 def _array_for(count: int, dtype: str, shape: tuple[int, ...], out: Any) -> Any:

@@ -9,14 +9,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from penstock import _arguments, _core, _into, _load, _modes, _pickled, _state
-from penstock._errors import Unsupported
-from penstock._progress import Progress, reporter
+from penstock import _core
+from penstock._base import arguments as _arguments, modes as _modes
+from penstock._base.arrays import torch_for_states as _torch, torch_or_none
+from penstock._base.devices import gpus_of, placing, relocated
+from penstock._base.errors import Unsupported
+from penstock._base.progress import Progress, reporter
+from penstock._state import into as _into, load as _load, pickled as _pickled
+from penstock._state.rows import TORCH, float_name
 
 if TYPE_CHECKING:
     import torch
 
-    from penstock._types import Cache, Device, Dtype, Index, Into, MapLocation, Names
+    from penstock._base.types import Cache, Device, Dtype, Index, Into, MapLocation, Names
 
 # Name, memory, begin and end of the wanted box (None: all), strides of the memory in bytes or None.
 _ReadRow = tuple[str, Any, Any, Any, Any]
@@ -40,7 +45,7 @@ class CheckpointTensor:
         self._core = core  # not the Checkpoint, which refers to this tensor: files must close with their last user
         self.name, self._type, shape, self.nbytes, self.changed_generation = row
         self.shape = tuple(shape)
-        self.dtype: str = _state._TORCH.get(self._type, self._type)
+        self.dtype: str = TORCH.get(self._type, self._type)
 
     def __repr__(self) -> str:
         return f"<penstock.CheckpointTensor {self.name!r} {self.dtype} {self.shape}>"
@@ -101,7 +106,7 @@ class CheckpointTensor:
 
 
 def _new_array(shape: Sequence[int], dtype: str, name: str) -> Any:
-    torch = _state.torch_or_none()
+    torch = torch_or_none()
     if torch is not None:
         if not hasattr(torch, dtype):
             raise Unsupported(f"{name}: torch {torch.__version__} has no {dtype}")
@@ -179,6 +184,10 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
     def __len__(self) -> int:
         return len(self._tensors)
 
+    def _penstock_save(self, path: str, rows: list[tuple[str, str]], shard_bytes: int, report: Any, sync: bool) -> None:
+        """penstock.save() of it."""
+        self._core.save(path, rows, shard_bytes, report, sync)
+
     def close(self) -> None:
         """Closes its files. Calls that need them (load(), verify(), indexing a tensor) then raise ValueError; names,
         shapes, info and metadata stay available. May be called again."""
@@ -237,8 +246,8 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         """Loads the state as it was saved; every chunk is checked. See CheckpointStore.load()."""
         pickle = bool(_arguments.flag("load", "pickle", pickle))
         report = reporter(progress, "load")
-        map_location = _state.placing("load", map_location, device, into)
-        dtype = _state.float_name("load", dtype, into)
+        map_location = placing("load", map_location, device, into)
+        dtype = float_name("load", dtype, into)
         skeleton = self._core.skeleton()
         if names is not None:
             names = _arguments.texts("load", "names", names)
@@ -263,16 +272,16 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         kinds = None if dtype is None else skeleton.set_types(dtype)
         sources = skeleton.sources
         # A state with only NumPy data needs no torch.
-        if into is not None and (sources or _state.torch_or_none()):
+        if into is not None and (sources or torch_or_none()):
             return self._fill(skeleton, into, pickle, report)
         arrays = [] if into is None else _into.arrays(self._without_data(skeleton, pickle)[0], self.info.path, into)
         if not sources:
             return _into.filled(skeleton.objects([], pickle, self.info.path), arrays, {}, {})
-        devices = _state.gpus_of((location for _, _, location in sources), map_location, self.info.path)
+        devices = gpus_of((location for _, _, location in sources), map_location, self.info.path)
         storages = self._storages(skeleton, [], report, devices=devices)
         made = _load.storages_as(kinds or [None] * len(sources), storages, dtype)
         located = [
-            _state._located(storage, location, map_location, self.info.path)
+            relocated(storage, location, map_location, self.info.path)
             for storage, (_, _, location) in zip(made, sources, strict=True)
         ]
         return skeleton.objects(located, pickle, self.info.path)
@@ -288,7 +297,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         """The storages of the state, in new memory except those in `there`. rows: other reads to do in the same call.
         devices: the GPU for each storage, or None; empty if all go to the host."""
         sources = skeleton.sources
-        torch = _state._torch()
+        torch = _torch()
         on_gpus = {
             i: torch.empty(sources[i][1], dtype=torch.uint8, device=device)
             for i, device in enumerate(devices)
@@ -349,7 +358,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
             if dtype is not None:
                 out[name] = _load.converted(out[name], dtype)
         for name, tensor in out.items() if map_location is not None else ():
-            storage = _state._located(tensor.untyped_storage(), "cpu", map_location, self.info.path)
+            storage = relocated(tensor.untyped_storage(), "cpu", map_location, self.info.path)
             out[name] = _load.view_of(storage, tensor)
         saved = {name: view for name, _, view in found if view is not None}
         return {name: _load.as_saved(tensor, saved[name]) if name in saved else tensor for name, tensor in out.items()}

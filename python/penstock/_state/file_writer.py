@@ -2,7 +2,7 @@
 """FileWriter: a file object for code that writes to one and cannot be changed, such as torch.save.
 
 Data goes to a temporary file next to the target, through two blocks of memory: one is filled while the other is written
-to the device (by FastFileWriter). close() makes the file durable and renames it to the target.
+to the device (by a BlockWriter). close() makes the file durable and renames it to the target.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import warnings
 from types import TracebackType
 from typing import Any
 
-from penstock import _arguments, _core
-from penstock._state import _path
+from penstock import _core
+from penstock._base import arguments as _arguments
+from penstock._state.block_writer import BlockWriter
 
 _format = _core._format
 _BUFFER_BYTES = 32 << 20
@@ -35,19 +36,16 @@ class FileWriter:
 
     file: the path. buffer_bytes: memory to use for the two blocks."""
 
-    _writer: Any = None  # set in the class for __del__, which also runs if __init__ failed
+    _writer: BlockWriter | None = None  # set in the class for __del__, which also runs if __init__ failed
 
     @_arguments.named
     def __init__(self, file: str | os.PathLike[str], *, buffer_bytes: int = _BUFFER_BYTES) -> None:
-        from penstock.deepnvme._fast_file_writer import FastFileWriter, FastFileWriterConfig
-
-        self.name = _path(file, "FileWriter")
+        self.name = _arguments.path("FileWriter", file)
         if buffer_bytes < 2:
             raise ValueError(f"FileWriter: buffer_bytes: {buffer_bytes}; give some MiB")
         self._replacement = _format.Replacement(os.path.abspath(self.name))
         try:
-            config = FastFileWriterConfig(None, _core.empty(buffer_bytes))
-            self._writer = FastFileWriter(self._replacement.temporary, config)
+            self._writer = BlockWriter(self._replacement.temporary, memoryview(_core.empty(buffer_bytes)))
         except BaseException:
             self._replacement.give_up()
             raise
@@ -56,9 +54,10 @@ class FileWriter:
     @_arguments.named
     def write(self, data: Any) -> int:
         """Takes the bytes of a bytes-like object and returns their number. They may be changed when it returns."""
-        size: int = self._open().write(data)
-        self._position += size
-        return size
+        view = memoryview(data).cast("B")
+        self._open().write(view)
+        self._position += len(view)
+        return len(view)
 
     @_arguments.named
     def read(self, size: int = -1) -> bytes:
@@ -113,7 +112,7 @@ class FileWriter:
     def fileno(self) -> int:
         raise io.UnsupportedOperation("FileWriter: nobody may write past it")
 
-    def _open(self) -> Any:
+    def _open(self) -> BlockWriter:
         if self._writer is None:
             raise ValueError(f"FileWriter({self.name!r}): it is closed")
         return self._writer
@@ -128,7 +127,7 @@ class FileWriter:
         if kind is None:
             self.close()
             return
-        cause = None if self._writer is None else self._writer._error
+        cause = None if self._writer is None else self._writer.error
         self.abort()
         if cause is not None and cause is not error and isinstance(error, Exception):
             raise cause from error

@@ -7,7 +7,7 @@ import array
 import sys
 from typing import Any
 
-from penstock import _adapters, _arguments, _devices
+from penstock._base import arguments as _arguments, arrays as _arrays, devices as _devices
 
 
 def numbers(ids: Any, named: str = "ids") -> Any:
@@ -73,7 +73,7 @@ def made_for(ids: Any, row_shape: tuple[int, ...], dtype: str, device: Any = Non
         return torch.empty(shape, dtype=kind, device=device)
     import numpy as np
 
-    wanted = _adapters.numpy_dtype(dtype)
+    wanted = _arrays.numpy_dtype(dtype)
     if wanted is None:
         raise TypeError(f"gather: NumPy has no {dtype}; give `out`, or `ids` as a torch tensor, or install ml_dtypes")
     return np.empty(shape, wanted)
