@@ -77,6 +77,10 @@ class OpenFile:
         made._rows = {name: (item, begin * row_bytes, kind, [end - begin, *shape[1:]])}
         return made
 
+    def metadata(self) -> dict[str, str] | None:
+        found: dict[str, str] | None = self._file.metadata()
+        return found
+
     def close(self) -> None:
         self._file = None
 
@@ -88,11 +92,7 @@ def all_of(source: Any, make: Callable[[OpenFile, list[str]], list[Any]]) -> dic
     return dict(zip(names, make(file, names), strict=True))
 
 
-def bytes_of(kind: str, shape: list[int]) -> int:
-    bits = _BITS[kind]
-    for extent in shape:
-        bits *= extent
-    return bits // 8
+bytes_of = _core._format.tensor_bytes  # of a type and a shape
 
 
 def type_named(kind: str, path: str, name: str) -> str:
@@ -100,10 +100,3 @@ def type_named(kind: str, path: str, name: str) -> str:
     if kind not in TORCH:
         raise SafetensorError(f"load: '{path}': tensor {name!r} is of the type {kind}, which is not read")
     return TORCH[kind]
-
-
-_BITS = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
-    "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
-    "U64": 64, "I64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
-}  # fmt: skip

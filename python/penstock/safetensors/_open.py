@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 _Tensor = TypeVar("_Tensor")
 
-_METADATA_FIRST = b'{"__metadata__":'
 _FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy", "numpy": "numpy"}
 _FRAMEWORKS |= {"flax": "flax", "jax": "flax"}
 
@@ -80,10 +77,8 @@ class safe_open(Generic[_Tensor]):  # noqa: N801 - the name that safetensors has
         self._make = maker(framework, device)
         if not os.path.exists(filename):
             raise FileNotFoundError(f'No such file or directory: "{os.fspath(filename)}"')
-        # The path may name another file by the time that metadata() is called.
         with _errors.opened(os.fsdecode(filename), "load") as file:
             self._file: OpenFile | None = OpenFile(filename, file.fileno())
-            self._header = file.read(struct.unpack("<Q", file.read(8))[0])
 
     def _open(self) -> OpenFile:
         if self._file is None:
@@ -98,13 +93,7 @@ class safe_open(Generic[_Tensor]):  # noqa: N801 - the name that safetensors has
         return self._open().names()
 
     def metadata(self) -> dict[str, str] | None:
-        self._open()
-        found: dict[str, str] | None
-        if self._header.startswith(_METADATA_FIRST):  # where writers put it: the rest may be long
-            found = json.JSONDecoder().raw_decode(self._header[len(_METADATA_FIRST) :].decode().lstrip())[0]
-        else:
-            found = json.loads(self._header).get("__metadata__")
-        return found
+        return self._open().metadata()
 
     @_arguments.named
     def get_tensor(self, name: str) -> _Tensor:
