@@ -97,6 +97,7 @@ check: ## the tests of what changed since the last commit, in about a minute aft
 lint: setup-test ## the quick checks: layers, layout, words, headers
 	@$(PY) tools/check_layers.py
 	@$(PY) tools/check_types.py
+	@$(PY) tools/check_imports.py
 	@$(PY) tools/check_tidy.py
 	@$(PY) tools/check_headers.py
 

@@ -46,8 +46,11 @@ def _read_ahead(folder):
 
 def _sampled(rows, count, batch):
     """`count` batches: the neighbourhoods of `batch` seeds each, in an R-MAT graph."""
-    graph = need("penstock.features").Graph.rmat(rows.bit_length() - 1, seed=1)
-    return need("penstock._measure.gnn_bench").sampled(graph, [10, 5, 5], rows, count, batch, 1)[0]
+    numpy, features = need("numpy"), need("penstock.features")
+    sampler = features.NeighborSampler(features.Graph.rmat(rows.bit_length() - 1, seed=1), [10, 5, 5], seed=1)
+    order = numpy.random.default_rng(1).permutation(rows)
+    seeds = [order.take(range(i * batch, (i + 1) * batch), mode="wrap") for i in range(count)]
+    return [sampler.sample(some, batch=i).nodes for i, some in enumerate(seeds)]
 
 
 def _random(rows, count, batch):

@@ -18,9 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks import checkpoint_states as states
-from benchmarks import cleanup, weight_zero
-from benchmarks import weight_models as models
+from benchmarks import checkpoint_states as states, cleanup, weight_models as models, weight_zero
 from benchmarks.job_tools import SKIP, Meter, figures, need, run_job, skip
 
 _PEERS = {"map": "transformers", "accelerate": "accelerate", "load_file": "safetensors", "zero": "deepspeed"}

@@ -59,12 +59,12 @@ private:
     class StubFile final : public os::File {
     public:
         explicit StubFile(const os::Geometry& geometry) : os::File(info_of(geometry)) {}
-        [[nodiscard]] int descriptor(os::Lane /*lane*/) const override { return -1; }
-        [[nodiscard]] std::int64_t read_at(os::Lane, std::uint64_t,
+        [[nodiscard]] int descriptor(os::IoPath /*io*/) const override { return -1; }
+        [[nodiscard]] std::int64_t read_at(os::IoPath, std::uint64_t,
                                            std::span<const iovec>) override {
             return -1;
         }
-        [[nodiscard]] std::int64_t write_at(os::Lane, std::uint64_t,
+        [[nodiscard]] std::int64_t write_at(os::IoPath, std::uint64_t,
                                             std::span<const iovec>) override {
             return -1;
         }
@@ -260,13 +260,13 @@ private:
             return "it moves bytes that nobody asked for";
         }
         if (draft.edge != edges || (draft.edge && !write) ||
-            (draft.lane == os::Lane::kBuffered) != (draft.edge || !geometry.direct)) {
-            return "a wrong lane";
+            (draft.io == os::IoPath::kBuffered) != (draft.edge || !geometry.direct)) {
+            return "a wrong path of I/O";
         }
         if (draft.extents != 0 && (write || !draft.slot || gap_bytes_ == 0)) {
             return "a gap is read over that must not be";
         }
-        if (draft.lane == os::Lane::kDirect) {
+        if (draft.io == os::IoPath::kDirect) {
             const std::uint64_t align = write ? geometry.write_align : geometry.read_align;
             if (!base::is_aligned(draft.offset, align) || !base::is_aligned(draft.bytes, align)) {
                 return "not aligned";
@@ -287,7 +287,7 @@ private:
         std::uint64_t total = 0;
         for (std::size_t i = 0; i < used; ++i) {
             total += pieces[i].iov_len;
-            const std::uint64_t align = draft.lane == os::Lane::kDirect ? geometry.memory_align : 1;
+            const std::uint64_t align = draft.io == os::IoPath::kDirect ? geometry.memory_align : 1;
             if (reinterpret_cast<std::uintptr_t>(pieces[i].iov_base) % align != 0 ||
                 pieces[i].iov_len % align != 0) {
                 return "memory that is not aligned goes straight";
@@ -403,7 +403,7 @@ private:
             "file {} offset {} bytes {} skip {} wanted {} lane {} edge {} slot {} at {}+{} of {} "
             "extents",
             draft.file, draft.offset, draft.bytes, draft.skip_bytes, draft.wanted_bytes,
-            static_cast<int>(draft.lane), draft.edge, draft.slot, draft.at.index, draft.at.skip,
+            static_cast<int>(draft.io), draft.edge, draft.slot, draft.at.index, draft.at.skip,
             draft.extents);
     }
 

@@ -6,7 +6,8 @@
 
 Of C++, the programs of the rooms that a file is of: a changed file of src/store/ is checked by store_test. Programs of
 other rooms that include it are for `make test`. Of Python, the test files that changed, and those whose name says that
-they test a changed module (python/penstock/_load.py: test_load*.py). Then the layout, layers and types.
+they test a changed module (python/penstock/_state/load.py: test_load*.py and test_state_load*.py). Then the layout,
+layers, types and imports.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from sources import ROOT  # noqa: E402
 
 SEEDS = 2000  # of random programs: a look, not a search
 SLOW_TESTS = "-*Timed*:*Crash*:*Killed*"
-CHECKS = ("check_layers", "check_types", "check_tidy")
+CHECKS = ("check_layers", "check_types", "check_imports", "check_tidy")
 
 
 def programs_of(changed, root=ROOT):
@@ -50,8 +51,9 @@ def python_tests_of(changed, root=ROOT):
         if path.name.startswith("test_") and path.suffix == ".py" and (root / path).exists():
             found.add(path)
         elif path.suffix == ".py" and path.parts[:2] == ("python", "penstock"):
-            stem = (path.parent if path.stem == "__init__" else path).stem.strip("_")
-            found |= {p.relative_to(root) for p in (root / "python" / "tests").rglob(f"test_{stem}*.py")}
+            names = [name.strip("_") for name in path.with_suffix("").parts[2:] if name != "__init__"] or ["penstock"]
+            for stem in (names[-1], "_".join(names)):
+                found |= {p.relative_to(root) for p in (root / "python" / "tests").rglob(f"test_{stem}*.py")}
         elif path.suffix == ".py" and path.parts[0] == "tools":
             found |= {p.relative_to(root) for p in (root / "tests" / "tools").glob(f"test_{path.stem}*.py")}
     deepspeed = {path for path in found if path.parts[:2] == ("tests", "deepspeed")}  # another environment's

@@ -116,7 +116,7 @@ void feature_ring(const Arguments& arguments, Figures& figures) {
     std::vector<std::thread> warps;
     for (std::uint64_t begin = 0; begin < count; begin += share) {
         warps.emplace_back([&, begin] {
-            // Who holds a slot asks for no other where there is but one.
+            // The holder of a slot asks for no other where there is but one.
             missing += ask(array, std::span(ids).subspan(begin, std::min(share, count - begin)),
                            one ? 1 : held);
         });

@@ -47,7 +47,7 @@ void threads(const Arguments& arguments, Figures& figures);
 /// CPU seconds without those of the fake's threads. Handicaps `wait_each_1ms`: blocks of 1 MiB,
 /// each waited for, and 1 ms; `one_slot`; `copy`: the CPU copies the bytes once more.
 void device_transfer(const Arguments& arguments, Figures& figures);
-/// What transfers at odd places cost, as the fake driver counts it: --what=copies (bytes that the
+/// The cost of transfers at odd places, as the fake driver counts it: --what=copies (bytes that the
 /// CPU copied), syncs, pinned (MiB). Handicaps `through_host`, `synchronise`,
 /// `two_engines`.
 void device_counts(const Arguments& arguments, Figures& figures);

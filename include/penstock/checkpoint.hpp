@@ -23,6 +23,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -58,8 +59,15 @@ enum class Changing : std::uint8_t {
 /// Memory that goes between the look and the read is not noticed.
 using MemoryLook = std::function<std::optional<std::size_t>(std::span<const std::size_t> tensors)>;
 
+class CheckpointStore;
+class FileSaver;
+
 namespace store {
+class BackgroundSaver;
 class ReadBack;
+// For the library itself.
+std::shared_ptr<BackgroundSaver> saver_of(const CheckpointStore& store);
+std::shared_ptr<BackgroundSaver> saver_of(const FileSaver& saver);
 }  // namespace store
 
 /// A tensor to save, row-major without gaps, in memory of the host or of a GPU. With `global_shape`
@@ -166,26 +174,44 @@ struct SaveOptions {
     MemoryLook look = {};
 };
 
+/// The reason why a save_async() has not returned yet.
+struct AsyncWait {
+    /// What PendingSave::note() will say: the state has no room, and the call waits for its own
+    /// save. Empty while it waits for the memory that earlier saves hold.
+    std::string note;
+    std::uint64_t done_bytes = 0;   ///< of its own save
+    std::uint64_t total_bytes = 0;  ///< 0 before that begins
+};
+
 /// Options for the tensors in save_async().
 struct AsyncOptions {
     /// False: no copy is made, and the tensors must not change before PendingSave::staged().
     bool copy = true;
     /// Memory that will not change before the save is done: it is written without a copy.
     std::vector<ConstMemory> unchanging = {};
-    /// An object to keep until the save is done: the owner of memory that is not copied. It is
-    /// released by a later call of the store, never on the thread that saves.
+    /// The owner of memory that is not copied. If the save needs such memory, the owner is kept
+    /// until it is done, and released by a later call, never on the thread that saves. If all was
+    /// copied, it is not kept.
     std::shared_ptr<void> keeps = nullptr;
+    /// Called about twenty times a second, on the caller's thread, while the call waits. What it
+    /// throws ends the wait: before the save has begun, or while that goes on.
+    std::function<void(const AsyncWait&)> waiting = nullptr;
 };
 
 /// A save in the background: queued, staged (the tensors may change), then durable or failed.
 /// Copies refer to the same save. It continues if it is dropped; the next save(), save_async(),
-/// wait() or close() of the store then throws its failure. Thread-safe. In the child of a fork, a
-/// save of the parent counts as failed (kCancelled).
+/// wait() or close() of the store or FileSaver then throws its failure. Thread-safe. In the child
+/// of a fork, a save of the parent counts as failed (kCancelled).
 class PENSTOCK_API PendingSave {
 public:
+    enum class State : std::uint32_t { kQueued, kStaged, kDurable, kFailed };
+
     struct Impl;
     explicit PendingSave(std::shared_ptr<Impl> impl);  ///< made by save_async()
 
+    /// Of the save, for messages: "step 100", "'model.pt'".
+    [[nodiscard]] const std::string& name() const;
+    [[nodiscard]] State state() const;
     /// Whether the tensors may change; true at once if all were copied.
     [[nodiscard]] bool staged() const;
     /// Whether it is durable or has failed.
@@ -193,14 +219,25 @@ public:
     /// Waits until staged() or done() is true; false when the time is over.
     bool wait_staged(std::chrono::nanoseconds timeout = kNoTimeout) const;
     bool wait(std::chrono::nanoseconds timeout = kNoTimeout) const;
-    /// Waits. Throws the error of the save.
+    /// Waits. Throws the error of the save. Of a file's save the result has its path, and the
+    /// number and bytes of its tensors.
     CheckpointInfo result() const;
+    /// The error that it failed with, or nullptr. Never blocks. Counts as reported then: the next
+    /// save does not throw it.
+    [[nodiscard]] std::exception_ptr failure() const;
     /// Stops the save; result() then throws kCancelled, unless the save was already over.
     void cancel();
+    /// Whether it has failed because of cancel(), or because it is a save of the parent process.
+    [[nodiscard]] bool cancelled() const;
+    /// Adds 1 to an eventfd when it is done, or at once. The caller may close the descriptor
+    /// before. Throws kInvalidArgument for another descriptor, std::bad_alloc.
+    void notify(int eventfd) const;
     [[nodiscard]] std::uint64_t done_bytes() const;
     [[nodiscard]] std::uint64_t total_bytes() const;  ///< 0 before it begins
     /// Empty, or why save_async() had to wait for memory.
     [[nodiscard]] const std::string& note() const;
+    /// Seconds that save_async() waited for the memory that earlier saves held.
+    [[nodiscard]] double waited_s() const;
 
     static constexpr std::chrono::nanoseconds kNoTimeout = std::chrono::hours(24 * 365);
 
@@ -317,7 +354,7 @@ public:
     /// the failure of an earlier save that was not reported yet; this one has then not begun. The
     /// destructor of the store finishes the saves in flight; failures that were not reported by
     /// then are lost: call wait() or close() before.
-    PendingSave save_async(const State& state, const SaveOptions& options = {},
+    PendingSave save_async(State state, const SaveOptions& options = {},
                            const AsyncOptions& async = {});
     /// Waits until no save of save_async() is in flight; false when the time is over. Then throws
     /// the first failure that was not reported yet.
@@ -362,6 +399,7 @@ public:
     [[nodiscard]] const std::vector<std::string>& folders() const;
 
 private:
+    friend std::shared_ptr<store::BackgroundSaver> store::saver_of(const CheckpointStore& store);
     struct Impl;
     std::unique_ptr<Impl> impl_;
 };

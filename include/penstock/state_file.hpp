@@ -19,6 +19,7 @@
 #include <penstock/tensor_table.hpp>
 #include <penstock/types.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -71,6 +72,43 @@ struct SaveFileOptions {
 PENSTOCK_API void save_file(const std::shared_ptr<Engine>& engine, const std::string& path,
                             const State& state, const SaveFileOptions& options = {},
                             const FileSystem& files = FileSystem::local());
+
+/// Saves files in the background, one after another, while the caller's tensors change.
+///
+///     penstock::FileSaver saver(engine);
+///     penstock::PendingSave pending = saver.save_async("model.safetensors", state);
+///     ...                                        // the next step of the training
+///     pending.result();                          // durable, or throws
+///
+/// Thread-safe. The destructor finishes the saves in flight; failures that were not reported by
+/// then are lost: call wait() before.
+class PENSTOCK_API FileSaver {
+public:
+    /// `host_memory_bytes`: limit on the bytes of the copies; 0: half of usable_memory_bytes().
+    /// Throws kInvalidArgument without an engine.
+    explicit FileSaver(std::shared_ptr<Engine> engine, std::uint64_t host_memory_bytes = 0,
+                       FileSystem files = FileSystem::local());
+    FileSaver(FileSaver&& other) noexcept;
+    FileSaver& operator=(FileSaver&& other) noexcept;
+    FileSaver(const FileSaver&) = delete;
+    FileSaver& operator=(const FileSaver&) = delete;
+    ~FileSaver();
+
+    /// A save_file() that returns when the tensors have been copied; see
+    /// CheckpointStore::save_async() for memory, waits and the failures of earlier saves. Of the
+    /// options, `progress` is called on the thread that saves, and `note` is not used:
+    /// PendingSave::result() has it. Throws what save_file() says of the state and the path.
+    PendingSave save_async(const std::string& path, State state,
+                           const SaveFileOptions& options = {}, const AsyncOptions& async = {});
+    /// Waits until no save is in flight; false when the time is over. Then throws the first failure
+    /// that was not reported yet.
+    bool wait(std::chrono::nanoseconds timeout = PendingSave::kNoTimeout);
+
+private:
+    friend std::shared_ptr<store::BackgroundSaver> store::saver_of(const FileSaver& saver);
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
 
 /// Tensors that come one after another, so that they need not fit into memory together.
 struct TensorStream {

@@ -14,9 +14,9 @@ docs/python.md has all of it.
 import atexit as _atexit
 import os as _os
 
-from penstock import _core, _futures
-from penstock._async import StepOverlap, save_async
-from penstock._checkpoint import Checkpoint, CheckpointProblem, CheckpointTensor
+from penstock import _core
+from penstock._base import futures as _futures
+from penstock._base.errors import Cancelled, Changed, Damaged, EndOfFile, Error, Unsupported, WouldBlock
 from penstock._core import (
     Buffer,
     CheckpointInfo,
@@ -52,15 +52,18 @@ from penstock._core import (
     write,
     write_async,
 )
-from penstock._errors import Cancelled, Changed, Damaged, EndOfFile, Error, Unsupported, WouldBlock
-from penstock._file_writer import FileWriter
-from penstock._load_into import IncompatibleKeys, load_into
-from penstock._npy import read_npy
-from penstock._pickled import Pickled
-from penstock._sigterm import SaveOnSigterm
-from penstock._state import TensorInfo, inspect, load, save
-from penstock._store import CheckpointStore
-from penstock._update import update
+from penstock._state.file_writer import FileWriter
+from penstock._state.load_call import TensorInfo, inspect, load
+from penstock._state.load_into import IncompatibleKeys, load_into
+from penstock._state.npy import read_npy
+from penstock._state.pickled import Pickled
+from penstock._state.save import save
+from penstock._state.save_async import save_async
+from penstock._state.update import update
+from penstock._store.checkpoint import Checkpoint, CheckpointProblem, CheckpointTensor
+from penstock._store.sigterm import SaveOnSigterm
+from penstock._store.step_overlap import StepOverlap
+from penstock._store.store import CheckpointStore
 from penstock.features import FeatureStore
 from penstock.weights import stream
 from penstock.weights._tensor_rows import TensorRows

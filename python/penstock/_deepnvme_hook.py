@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits for `import deepspeed`, and then installs penstock.deepnvme into it.
+"""Waits for `import deepspeed`, and then calls a function, which installs penstock.deepnvme into it.
 
 It has two callers. penstock.deepnvme.install() calls it if DeepSpeed is not imported yet. penstock_deepnvme.pth, which
 every interpreter reads at start, calls arm() if the environment has PENSTOCK_DEEPNVME=1: so processes that are started
 by spawn, forkserver and torchrun are covered too. For that reason this module imports little, and is outside the
-package penstock.deepnvme, whose import costs more.
+package penstock.deepnvme, whose import costs more. It does not know that package: its callers give the function.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from typing import Any
 
@@ -22,6 +23,7 @@ class _Finder:
 
     def __init__(self) -> None:
         self._asking = False
+        self.then: Callable[[], None] = lambda: None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != PACKAGE or self._asking:
@@ -47,15 +49,14 @@ def _follow(loader: Any) -> None:
         del loader.exec_module  # uncovers the method of its class
         load(module)
         if armed():
-            from penstock.deepnvme import _install
-
-            _install.deepspeed_was_imported()
+            _finder.then()
 
     loader.exec_module = exec_module
 
 
-def arm() -> None:
-    """Makes the next import of DeepSpeed install penstock.deepnvme. May be called again."""
+def arm(then: Callable[[], None]) -> None:
+    """Makes the next import of DeepSpeed call `then` at its end. May be called again."""
+    _finder.then = then
     if not armed():
         sys.meta_path.insert(0, _finder)
 

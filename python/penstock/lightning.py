@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import penstock
-from penstock import _arguments, _log, _state
+from penstock._base import arguments as _arguments, log as _log
 
 __all__ = ["AsyncCheckpointIO", "CheckpointIO"]
 
@@ -51,7 +51,7 @@ class CheckpointIO(*_bases()):  # type: ignore[misc]
     @_arguments.named
     def __init__(self, *, default: Callable[[Any], Any] | None = None) -> None:
         super().__init__()
-        _state.check_default("CheckpointIO", default)
+        _arguments.default("CheckpointIO", default)
         self._default = default
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:

@@ -9,8 +9,7 @@
 #include "file_object.hpp"
 #include "names.hpp"
 #include "saver.hpp"
-#include "state/writing/file_writer.hpp"
-#include "stream/memory_samples.hpp"
+#include "store/background/file_saver.hpp"
 #include "transfer_object.hpp"
 
 #include <fmt/format.h>
@@ -48,8 +47,7 @@ std::shared_ptr<void> owners_of(const std::vector<StorageMemory>& storages) {
 
 }  // namespace
 
-Saver::Saver(std::uint64_t budget_bytes)
-    : saver_(std::make_unique<store::BackgroundSaver>(budget_bytes)) {
+Saver::Saver(std::shared_ptr<store::BackgroundSaver> saver) : saver_(std::move(saver)) {
     live_savers().insert(this);
 }
 
@@ -112,20 +110,6 @@ bool Saver::wait_idle(double timeout_s) {
         timeout_s, [queue = saver_->queue()](auto slice) { return queue->wait_idle(slice); });
 }
 
-store::StagedSave Saver::stage(std::vector<ConstMemory>& spans, const store::CopyChoice& choice,
-                               const std::vector<StorageMemory>& storages) {
-    std::vector<store::SourceMemory> sources;
-    for (const StorageMemory& storage : storages) {
-        sources.push_back({storage.memory(), storage.copied});
-    }
-    store::StagedSave staged =
-        saver_->stage(spans, sources, choice, [](const auto& step) { wait_in_slices(-1, step); });
-    if (!staged.tight) {
-        warn_of(saver_->reason_of_wait(staged));
-    }
-    return staged;
-}
-
 store::Collected Saver::collect(const TensorStream& stream, Changing changing) {
     return store::collect(*saver_, stream, changing, [](const auto& step) {
         const nb::gil_scoped_acquire gil;
@@ -133,46 +117,57 @@ store::Collected Saver::collect(const TensorStream& stream, Changing changing) {
     });
 }
 
-PendingSaveObject Saver::add(store::SaveQueue::Work work, const std::string& name,
-                             const store::StagedSave& staged,
-                             const std::vector<StorageMemory>& storages, nb::object progress) {
-    check_interpreter_goes_on();
-    PendingSaveObject out;
-    out.progress = std::move(progress);
-    out.waited_s = staged.waited_s;
-    out.save = saver_->add(std::move(work), name, staged.all,
-                           staged.borrows ? owners_of(storages) : nullptr);
-    if (staged.tight) {
-        warn_of(saver_->reason_of_wait(staged));
-        out.wait(true, -1);
-    }
-    return out;
-}
-
-store::CopyChoice copy_choice_of(nb::handle copy) {
-    store::CopyChoice choice;
+AsyncCall::AsyncCall(nb::handle copy, const std::vector<StorageMemory>& storages,
+                     nb::handle progress, std::shared_ptr<void> keeps)
+    : progress_(progress) {
+    struct Kept {
+        std::shared_ptr<void> objects;
+        std::shared_ptr<void> other;
+    };
+    options_.keeps = std::make_shared<Kept>(Kept{owners_of(storages), std::move(keeps)});
+    options_.waiting = [this](const AsyncWait& wait) {
+        const nb::gil_scoped_acquire gil;
+        waits(wait);
+    };
     if (PyBool_Check(copy.ptr())) {
-        choice.copy = truth(copy);
-        return choice;
+        options_.copy = truth(copy);
+        return;
     }
     for (const nb::handle row : nb::iter(copy)) {
-        const auto* begin = reinterpret_cast<const std::byte*>(nb::cast<std::uintptr_t>(row[0]));
-        choice.unchanging.emplace_back(begin, begin + nb::cast<std::size_t>(row[1]));
+        options_.unchanging.push_back(
+            {reinterpret_cast<const std::byte*>(nb::cast<std::uintptr_t>(row[0])),
+             nb::cast<std::size_t>(row[1])});
     }
-    return choice;
+}
+
+void AsyncCall::warn(const std::string& note) {
+    if (!std::exchange(warned_, warned_ || !note.empty())) {
+        warn_of(note);
+    }
+}
+
+void AsyncCall::waits(const AsyncWait& wait) {
+    if (PyErr_CheckSignals() != 0) {
+        throw nb::python_error();
+    }
+    warn(wait.note);
+    if (!progress_.is_none() && wait.total_bytes != 0 && wait.done_bytes != reported_) {
+        reported_ = wait.done_bytes;
+        progress_(wait.done_bytes, wait.total_bytes);
+    }
 }
 
 bool PendingSaveObject::wait(bool staged_is_enough, double timeout_s) const {
     std::uint64_t reported = ~std::uint64_t{0};
     const auto tell = [&] {
-        const std::uint64_t done = save->done_bytes();
-        if (!progress.is_none() && done != reported && save->total_bytes() != 0) {
+        const std::uint64_t done = save.done_bytes();
+        if (!progress.is_none() && done != reported && save.total_bytes() != 0) {
             reported = done;
-            progress(done, save->total_bytes());
+            progress(done, save.total_bytes());
         }
     };
     return wait_in_slices(timeout_s, [&](auto slice) {
-        const bool over = staged_is_enough ? save->wait_staged(slice) : save->wait_done(slice);
+        const bool over = staged_is_enough ? save.wait_staged(slice) : save.wait(slice);
         if (!progress.is_none()) {
             const nb::gil_scoped_acquire gil;
             tell();
@@ -182,74 +177,54 @@ bool PendingSaveObject::wait(bool staged_is_enough, double timeout_s) const {
 }
 
 nb::object PendingSaveObject::value() {
-    if (const std::exception_ptr failure = save->failure()) {
-        std::rethrow_exception(failure);
-    }
-    if (!info || !*info) {
+    if (!of_store) {
+        if (const std::exception_ptr failure = save.failure()) {
+            std::rethrow_exception(failure);
+        }
         return nb::none();
     }
     // A copy that nanobind made would end in std::bad_cast where memory has run out.
-    return nb::cast(new CheckpointInfo(**info), nb::rv_policy::take_ownership);
+    return nb::cast(new CheckpointInfo(save.result()), nb::rv_policy::take_ownership);
 }
 
 namespace {
 
 // ---- single files
 
-struct FileSaver {
-    explicit FileSaver(std::uint64_t budget_bytes) : saver(budget_bytes) {}
+// The engine is that of each call.
+struct FileSaverObject {
+    explicit FileSaverObject(std::uint64_t host_memory)
+        : saver(std::make_shared<store::BackgroundSaver>(host_memory)) {}
     Saver saver;
 };
 
-nb::object save_file_async(FileSaver& self, FileImageObject& made, nb::handle to, nb::handle copy,
-                           nb::object progress, nb::handle changing) {
+nb::object save_file_async(FileSaverObject& self, FileImageObject& made, nb::handle to,
+                           nb::handle copy, nb::object progress, nb::handle changing) {
     const std::string path = path_bytes(to, "path", "");
-    store::CopyChoice choice = copy_choice_of(copy);
-    choice.streams = made.streams;
-    Saver& saver = self.saver;
-    saver.raise_failure("'" + path + "'");
+    AsyncCall call(copy, made.payloads, progress);
     const std::shared_ptr<Engine> engine = opened(default_engine());
-    const auto given = made.image.payloads();
-    std::vector<ConstMemory> payloads(given.begin(), given.end());
-    store::StagedSave staged = saver.stage(payloads, choice, made.payloads);
-    struct Job {
-        state::FileImage image;
-        store::StagedCopy copy;
-        stream::Watch watch;
-    };
-    std::vector<bool> copies;
-    for (std::size_t i = 0; i < payloads.size(); ++i) {
-        copies.push_back(made.payloads[i].copied ||
-                         payloads[i].data != made.payloads[i].memory().data);
+    store::AsyncSave save{
+        .name = {}, .memory = {}, .streams = made.streams, .changing = changing_of(changing)};
+    save.look = look_of(made.payloads, save.changing);
+    for (const StorageMemory& payload : made.payloads) {
+        save.memory.push_back({.bytes = payload.memory(), .copied = payload.copied});
     }
-    const Changing answer = changing_of(changing);
-    MemoryLook look = look_of(made.payloads, answer);
-    if (answer == Changing::kFails) {
-        look = stream::with_samples(std::move(look), payloads);
-    }
-    made.image.replace_payloads(std::move(payloads));
-    made.image.set_copies(std::move(copies));
-    auto job = std::make_shared<Job>(
-        Job{std::move(made.image), std::move(staged.copy), {answer, std::move(look)}});
-    auto work = [job = std::move(job), engine, path,
-                 after = staged.after](store::PendingSave& save) {
-        after.wait();
-        state::save_file(*engine, FileSystem::local(), path, job->image, save.progress(), true,
-                         job->watch);
-    };
-    return nb::cast(
-        saver.add(std::move(work), "'" + path + "'", staged, made.payloads, std::move(progress)));
+    PendingSave pending = call.run([&](const AsyncOptions& options) {
+        return store::save_image_async(self.saver.own(), engine, FileSystem::local(), path,
+                                       std::move(made.image), std::move(save), options);
+    });
+    return nb::cast(PendingSaveObject(std::move(pending), std::move(progress), false));
 }
 
 const char* save_state_text(const PendingSaveObject& self) {
-    switch (self.save->state()) {
-        case store::PendingSave::State::kQueued:
+    switch (self.save.state()) {
+        case PendingSave::State::kQueued:
             return "queued";
-        case store::PendingSave::State::kStaged:
+        case PendingSave::State::kStaged:
             return "staged";
-        case store::PendingSave::State::kDurable:
+        case PendingSave::State::kDurable:
             return "durable";
-        case store::PendingSave::State::kFailed:
+        case PendingSave::State::kFailed:
             return "failed";
     }
     return "";
@@ -269,12 +244,12 @@ void bind_pending_save(nb::module_& parent) {
         "cancel() what was there before\n"
         "stays.")
         .def(
-            "staged", [](const PendingSaveObject& p) { return p.save->staged(); },
+            "staged", [](const PendingSaveObject& p) { return p.save.staged(); },
             "Whether the tensors may change. Never blocks.")
         .def(
             "durable",
             [](const PendingSaveObject& p) {
-                return p.save->state() == store::PendingSave::State::kDurable;
+                return p.save.state() == PendingSave::State::kDurable;
             },
             "Whether it survives a power failure. Never blocks, and stays False for one that "
             "failed.")
@@ -292,17 +267,18 @@ void bind_pending_save(nb::module_& parent) {
             "Until the tensors may change: at once where a copy was made. False after `timeout` "
             "seconds.")
         .def_prop_ro(
-            "done_bytes", [](const PendingSaveObject& p) { return p.save->done_bytes(); },
+            "done_bytes", [](const PendingSaveObject& p) { return p.save.done_bytes(); },
             "Bytes written so far.")
         .def_prop_ro(
-            "total_bytes", [](const PendingSaveObject& p) { return p.save->total_bytes(); },
+            "total_bytes", [](const PendingSaveObject& p) { return p.save.total_bytes(); },
             "Bytes to be written, 0 before it begins.")
-        .def_ro("waited_s", &PendingSaveObject::waited_s,
-                "Seconds that save_async waited for room in host_memory.")
+        .def_prop_ro(
+            "waited_s", [](const PendingSaveObject& p) { return p.save.waited_s(); },
+            "Seconds that save_async waited for room in host_memory.")
         .def(
             "__repr__",
             [](const PendingSaveObject& p) {
-                return path_object("<penstock.PendingSave of " + p.save->name() + ", " +
+                return path_object("<penstock.PendingSave of " + p.save.name() + ", " +
                                    save_state_text(p) + ">");
             },
             nb::sig("def __repr__(self) -> str"));
@@ -314,19 +290,19 @@ void bind_async(nb::module_& parent) {
     bind_pending_save(parent);
     nb::module_ m = parent.def_submodule("_async", "Saves in the background; private.");
     nb::class_<CollectedObject>(m, "Collected").def("rows", rows_of_collected);
-    nb::class_<FileSaver>(m, "FileSaver")
+    nb::class_<FileSaverObject>(m, "FileSaver")
         .def(nb::init<std::uint64_t>(), nb::arg("host_memory"))
         .def("save", save_file_async, nb::arg("image"), nb::arg("path"), nb::arg("copy"),
              nb::arg("progress").none(), nb::arg("changing") = "raise")
         .def(
             "collect",
-            [](FileSaver& self, nb::handle items, nb::handle row, nb::handle changing) {
+            [](FileSaverObject& self, nb::handle items, nb::handle row, nb::handle changing) {
                 self.saver.raise_failure("the save of an iterator");
                 return collect(self.saver, items, row, changing);
             },
             nb::arg("items"), nb::arg("row"), nb::arg("changing"))
         .def(
-            "finish", [](FileSaver& self) { self.saver.finish(Saver::Failures::kRaise); },
+            "finish", [](FileSaverObject& self) { self.saver.finish(Saver::Failures::kRaise); },
             "Waits until everything is durable or has failed; raises the first failure that was "
             "not reported.");
     m.def(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores of checkpoints for penstock/_store.py. Private: what users see is CheckpointStore and
-// Checkpoint of the package.
+// Stores of checkpoints for penstock/_store/store.py. Private: what users see is CheckpointStore
+// and Checkpoint of the package.
 #include "arguments.hpp"
 #include "base/text/units.hpp"
 #include "bind.hpp"
@@ -37,10 +37,9 @@ namespace {
 
 // ---- saving
 
-// A state to be saved: what its tensors look into lives in `tree`, in `copy`, or in `keeps`.
+// A state to be saved: the memory of its tensors is that of storages, or in `tree`.
 struct Job {
     format::ValueTree tree;
-    store::StagedCopy copy;
     penstock::State state;
 };
 
@@ -48,6 +47,7 @@ struct MadeJob {
     std::shared_ptr<Job> job;
     std::vector<StorageMemory> storages;  ///< with the GIL
     std::vector<StreamHandle> streams;    ///< see streams_of()
+    std::vector<std::size_t> of;          ///< the storage of each tensor, or kNoStorage
     MemoryLook look;                      ///< as long as the storages are kept
 };
 
@@ -62,13 +62,12 @@ MadeJob job_of(nb::handle object, nb::handle other, bool together, Changing chan
         spans.emplace_back(storage.data, storage.bytes);
     }
     made.streams = streams_of(made.storages);
-    std::vector<std::size_t> of;
     {
         const nb::gil_scoped_release nogil;
         made.job->state = state::state_of(made.job->tree, spans);
-        of = place_tensors(made.job->state, made.job->tree, made.storages);
+        made.of = place_tensors(made.job->state, made.job->tree, made.storages);
     }
-    made.look = look_of(made.storages, changing, of);
+    made.look = look_of(made.storages, changing, made.of);
     return made;
 }
 
@@ -109,47 +108,29 @@ CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t
     return info;
 }
 
-store::StagedSave stage_job(Saver& saver, const MadeJob& made, const store::CopyChoice& choice) {
-    Job& job = *made.job;
-    std::vector<ConstMemory> spans;
-    for (const StateTensor& tensor : job.state.tensors) {
-        spans.push_back(tensor.data);
-    }
-    store::StagedSave staged = saver.stage(spans, choice, made.storages);
-    for (std::size_t i = 0; i < spans.size(); ++i) {
-        job.state.tensors[i].is_copy |= job.state.tensors[i].data.data != spans[i].data;
-        job.state.tensors[i].data = spans[i];
-    }
-    job.copy = std::move(staged.copy);
-    return staged;
-}
-
 nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64_t step,
                                bool pinned, nb::handle metadata, nb::handle other, nb::handle copy,
                                nb::object progress, nb::handle changing) {
-    store::CopyChoice choice = copy_choice_of(copy);
-    std::shared_ptr<CheckpointStore> store = self.writable();
-    Saver& saver = self.saver;
-    saver.raise_failure(step_name(step));
+    const std::shared_ptr<CheckpointStore> store = self.writable();
+    self.saver.raise_failure(step_name(step));
     SaveOptions options{.step = step,
                         .pinned = pinned,
                         .metadata = metadata_of(metadata),
                         .changing = changing_of(changing)};
     MadeJob made = job_of(object, other, true, options.changing);
-    choice.streams = made.streams;
-    const store::StagedSave staged = stage_job(saver, made, choice);
-    options.look = store::look_later(made.job->state, options.changing, std::move(made.look));
-    const auto info = std::make_shared<std::optional<CheckpointInfo>>();
-    auto work = [job = std::move(made.job), store = std::move(store), info, after = staged.after,
-                 options = std::move(options)](store::PendingSave& pending) mutable {
-        after.wait();
-        options.progress = pending.progress();
-        *info = store->save(job->state, options);
-    };
-    PendingSaveObject out =
-        saver.add(std::move(work), step_name(step), staged, made.storages, std::move(progress));
-    out.info = info;
-    return nb::cast(std::move(out));
+    options.streams = made.streams;
+    options.look = made.look;
+    AsyncCall call(copy, made.storages, progress, made.job);
+    penstock::State& state = made.job->state;
+    for (std::size_t i = 0; call.copies() && i < state.tensors.size(); ++i) {
+        // What lies in the tree is copied too: else the save would keep the objects that the tree
+        // was made of.
+        state.tensors[i].is_copy = state.tensors[i].is_copy && made.of[i] != kNoStorage;
+    }
+    PendingSave pending = call.run([&](const AsyncOptions& async) {
+        return store->save_async(std::move(state), options, async);
+    });
+    return nb::cast(PendingSaveObject(std::move(pending), std::move(progress), true));
 }
 
 // ---- reading
@@ -378,7 +359,8 @@ void bind_store(nb::module_& m) {
                 options.read_back = read_back;
                 options.lock_wait_ms = lock_wait_ms;
                 options.cache = cache_policy_of(cache);
-                new (self) StoreObject(paths_of(folders), options, host_memory);
+                options.host_memory_bytes = host_memory;
+                new (self) StoreObject(paths_of(folders), options);
             },
             nb::arg("folders"), nb::arg("keep"), nb::arg("keep_every"), nb::arg("keep_every_steps"),
             nb::arg("keep_best"), nb::arg("metric"), nb::arg("greater_is_better"),

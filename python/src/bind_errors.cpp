@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// penstock::Error becomes what penstock/_errors.py makes of it: ValueError, MemoryError, or a
+// penstock::Error becomes what penstock/_base/errors.py makes of it: ValueError, MemoryError, or a
 // penstock.Error.
 #include "arguments.hpp"
 #include "base/raise.hpp"
@@ -37,7 +37,7 @@ nb::object made_of(const Error& error) {
     const nb::object path = error.path().empty() ? nb::none() : path_object(error.path());
     const nb::object offset =
         error.offset() == kNoOffset ? nb::none() : nb::object(nb::int_(error.offset()));
-    return nb::module_::import_("penstock._errors")
+    return nb::module_::import_("penstock._base.errors")
         .attr("from_core")(static_cast<int>(error.reason()), path_object(message_of(error)),
                            error.system_errno(), error.operation(), path, offset);
 }
@@ -62,7 +62,7 @@ void set_python_error(const Error& error) {
 
 std::optional<Error> about_a_file(const nb::python_error& raised) {
     const nb::object value = nb::borrow(raised.value());
-    if (!nb::isinstance(value, nb::module_::import_("penstock._errors").attr("Error"))) {
+    if (!nb::isinstance(value, nb::module_::import_("penstock._base.errors").attr("Error"))) {
         return std::nullopt;
     }
     const auto bytes_of = [&](const char* name) {
@@ -137,7 +137,7 @@ void bind_errors(nb::module_& m) {
 
 void warn_of(const std::string& text) {
     if (!text.empty()) {
-        nb::module_::import_("penstock._log").attr("warn")(path_object(text));
+        nb::module_::import_("penstock._base.log").attr("warn")(path_object(text));
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of formats for penstock/_load.py: read, and made into objects. Private: what users see is
-// load() and inspect().
+// Files of formats for penstock/_state/load.py: read, and made into objects. Private: what users
+// see is load() and inspect().
 #include "arguments.hpp"
 #include "base/raise.hpp"
 #include "bind.hpp"
@@ -35,6 +35,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace penstock::python {
@@ -228,6 +229,31 @@ nb::list tensors_of(const TensorFileObject& self) {
     return out;
 }
 
+// Of a .safetensors: a dict of what its header says, or None.
+nb::object metadata_of_header(const TensorFileObject& self) {
+    const auto* const header =
+        std::get_if<format::safetensors::Header>(&self.reader->file(0).content);
+    if (header == nullptr || !header->has_metadata) {
+        return nb::none();
+    }
+    nb::dict out;
+    for (const auto& [key, value] : header->metadata) {
+        out[nb::cast(key)] = nb::cast(value);
+    }
+    return out;
+}
+
+std::uint64_t tensor_bytes(nb::handle type, nb::handle shape) {
+    const auto known = format::safetensors::type_named(word_of(type, "type"));
+    const auto bytes =
+        known ? format::safetensors::bytes_of(*known, counts_of(shape, "shape", "elements"))
+              : std::nullopt;
+    if (!bytes) {
+        raise_value("load: no tensor has such a type and shape");
+    }
+    return *bytes;
+}
+
 template <auto kPlaces>
 std::vector<std::string> places_in(const TensorFileObject& self) {
     const auto* const torch = self.reader->torch_file();
@@ -268,7 +294,7 @@ nb::list select(const nb::list& names, const nb::list& wanted, nb::handle path) 
     return out;
 }
 
-using Parts = std::vector<state::TensorReader::Part>;
+using Parts = std::vector<state::TensorReader::ItemRange>;
 
 // `parts`: (item, begin, bytes) each, or None for all of each.
 Parts parts_of(const state::TensorReader& reader, nb::handle parts) {
@@ -418,6 +444,7 @@ void bind_format(nb::module_& parent) {
                 return type_names(f.reader->set_types(float_type_of(to)));
             },
             nb::arg("to"), "Of a .pt: see set_types() in state/subtree.hpp.")
+        .def("metadata", metadata_of_header)
         .def("tensors", tensors_of)
         .def("places", places_of, "(shard, offset in the file) of each item.")
         .def_prop_ro(
@@ -465,6 +492,7 @@ void bind_format(nb::module_& parent) {
         nb::arg("all") = false,
         "(our name, name in torch) of those that safetensors has, or of all; whose elements are "
         "whole bytes");
+    m.def("tensor_bytes", tensor_bytes, nb::arg("type"), nb::arg("shape"));
     m.def("select", select, nb::arg("names"), nb::arg("wanted"), nb::arg("path"));
     m.def(
         "lacking",

@@ -60,14 +60,14 @@ void notify(nb::handle self, nb::handle eventfd) {
     FutureObject& future = *nb::inst_ptr<FutureObject>(self);
     const int descriptor = eventfd_of(eventfd);
     if (future.works_at_end() && base::is_eventfd(descriptor)) {
-        nb::module_::import_("penstock._futures").attr("notify_when_done")(self, descriptor);
+        nb::module_::import_("penstock._base.futures").attr("notify_when_done")(self, descriptor);
     } else {
         future.notify(descriptor);
     }
 }
 
 nb::object coroutine_of(nb::handle self) {
-    return nb::module_::import_("penstock._futures").attr("result")(self);
+    return nb::module_::import_("penstock._base.futures").attr("result")(self);
 }
 
 }  // namespace
@@ -99,7 +99,8 @@ void bind_future(nb::module_& m) {
         .def(
             "add_done_callback",
             [](nb::handle self, nb::handle function) {
-                nb::module_::import_("penstock._futures").attr("call_when_done")(self, function);
+                nb::module_::import_("penstock._base.futures")
+                    .attr("call_when_done")(self, function);
             },
             nb::arg("fn").none(),
             nb::sig(

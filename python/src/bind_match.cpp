@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares names and types of a file with those of a model: for _load_into.py, _into.py and
-// weights/_matching.py. Private.
+// Compares names and types of a file with those of a model: for _state/load_into.py,
+// _state/into.py and weights/_matching.py. Private.
 #include "arguments.hpp"
 #include "bind.hpp"
 #include "fill_targets.hpp"

@@ -148,7 +148,7 @@ std::string represent_buffer(const BufferObject& buffer) {
 }
 
 nb::object adapter(const char* name, nb::handle self) {
-    return nb::module_::import_("penstock._adapters").attr(name)(self);
+    return nb::module_::import_("penstock._base.arrays").attr(name)(self);
 }
 
 }  // namespace

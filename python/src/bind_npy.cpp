@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What python/penstock/_npy.py stands on: the header of a .npy file, and the elements of many.
+// What penstock/_state/npy.py stands on: the header of a .npy file, and the elements of many.
 #include "arguments.hpp"
 #include "bind.hpp"
 #include "borrowed_memory.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of formats for penstock/_state.py: made of objects, written by the engine or by the caller.
-// Private: what users see is save().
+// Files of formats for penstock/_state/save.py: made of objects, written by the engine or by the
+// caller. Private: what users see is save().
 #include "arguments.hpp"
 #include "bind.hpp"
 #include "engine_object.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGTERM in the workers of a DataLoader, for penstock/_sigterm.py: a scheduler sends it to the
-// whole process group, and the workers must outlive it until their parent has saved.
+// SIGTERM in the workers of a DataLoader, for penstock/_store/sigterm.py: a scheduler sends it to
+// the whole process group, and the workers must outlive it until their parent has saved.
 #include "base/raise.hpp"
 #include "bind.hpp"
 

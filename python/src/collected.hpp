@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors of an iterator, copied as they came (store/background/collected.hpp), as a state that
-// is saved later. Private: _streamed.py makes one for save_async() and the stores.
+// is saved later. Private: _state/streamed.py makes one for save_async() and the stores.
 #pragma once
 
 #include "nanobind.hpp"

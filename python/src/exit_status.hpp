@@ -8,7 +8,7 @@
 // The atexit module of Python cannot change the status: C's on_exit() can. A status other than 0
 // stays. Only the process that began the save is concerned, and only where the process runs
 // Python's own main(): the status of another program that has Python in it belongs to that program.
-// A child of multiprocessing ends without exit(): its status is in python/penstock/_children.py.
+// A child of multiprocessing ends without exit(): its status is in penstock/_base/children.py.
 #pragma once
 
 #include <string>

@@ -22,7 +22,7 @@ public:
     [[nodiscard]] bool faulted_in() const { return memory_.faulted_in(); }
     // The Buffer that keeps it, and where the stretch begins in that.
     std::pair<nb::object, std::uint64_t> part(std::size_t stretch) {
-        const memory::FreshMemory::Place& place = memory_.place(stretch);
+        const memory::FreshMemory::SharePlace& place = memory_.place(stretch);
         if (!last_.is_valid() || place.part != last_part_) {  // many small ones share one
             last_part_ = place.part;
             BufferObject out;
@@ -58,7 +58,7 @@ private:
     }
 
     memory::FreshMemory memory_;
-    std::shared_ptr<memory::FreshMemory::Part> last_part_;
+    std::shared_ptr<memory::FreshMemory::Share> last_part_;
     nb::object last_;
 };
 

@@ -119,7 +119,7 @@ private:
 
     nb::object pickled(const nb::object& bytes) {
         if (!unpickler_.is_valid()) {
-            unpickler_ = nb::module_::import_("penstock._pickled").attr("unpickler")(pickle_);
+            unpickler_ = nb::module_::import_("penstock._state.pickled").attr("unpickler")(pickle_);
         }
         return unpickler_(bytes);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves in the background as Python has them (store/background_saver.hpp): waits with a look at
-// signals, warnings, and Python's objects that must stay until a save is done.
+// save_async() as Python has it: waits with a look at signals, warnings, and Python's objects that
+// must stay until a save is done. What saves is the public C++.
 #pragma once
 
 #include "engine_object.hpp"
@@ -18,27 +18,60 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::python {
 
-/// Converts save_async(copy=...): True, False, or a list of (address, bytes) that need no copy.
-[[nodiscard]] store::CopyChoice copy_choice_of(nb::handle copy);
+/// The AsyncOptions of one call: waits look at signals, warn of their reason, and call `progress`.
+class AsyncCall {
+public:
+    /// `copy`: True, False, or a list of (address, bytes) that need no copy. `keeps`: what the save
+    /// needs besides the storages, until it is done.
+    AsyncCall(nb::handle copy, const std::vector<StorageMemory>& storages, nb::handle progress,
+              std::shared_ptr<void> keeps = nullptr);
+    AsyncCall(const AsyncCall&) = delete;
+    AsyncCall& operator=(const AsyncCall&) = delete;
+    ~AsyncCall() = default;
+    [[nodiscard]] bool copies() const { return options_.copy; }
+    /// Runs `begin(options)`, which is a save_async(), without the GIL.
+    template <typename Begin>
+    [[nodiscard]] PendingSave run(const Begin& begin) {
+        check_interpreter_goes_on();
+        const auto pending = [&] {
+            const nb::gil_scoped_release nogil;
+            return begin(std::as_const(options_));
+        }();
+        warn(pending.note());
+        return pending;
+    }
+
+private:
+    void warn(const std::string& note);
+    void waits(const AsyncWait& wait);
+
+    AsyncOptions options_;
+    nb::handle progress_;
+    bool warned_ = false;
+    std::uint64_t reported_ = 0;
+};
 
 /// penstock.PendingSave.
 struct PendingSaveObject final : FutureObject {
-    std::shared_ptr<store::PendingSave> save;
-    std::shared_ptr<std::optional<CheckpointInfo>> info;  ///< of a store: what result() gives
-    nb::object progress;                                  ///< called while a thread waits, or None
-    double waited_s = 0;  ///< for room in the budget, before the copy
+    PendingSaveObject(PendingSave began, nb::object called, bool store)
+        : save(std::move(began)), progress(std::move(called)), of_store(store) {}
 
-    [[nodiscard]] bool done() override { return save->done(); }
-    [[nodiscard]] bool cancelled() override { return save->cancelled(); }
-    void cancel() override { save->cancel(); }
+    PendingSave save;
+    nb::object progress;    ///< called while a thread waits, or None
+    bool of_store = false;  ///< result() is a CheckpointInfo; None of a file
+
+    [[nodiscard]] bool done() override { return save.done(); }
+    [[nodiscard]] bool cancelled() override { return save.cancelled(); }
+    void cancel() override { save.cancel(); }
     [[nodiscard]] bool wait(double timeout_s) override { return wait(false, timeout_s); }
     [[nodiscard]] nb::object value() override;
-    void notify(int eventfd) override { save->notify(eventfd); }
-    [[nodiscard]] std::string name() const override { return "the save of " + save->name(); }
+    void notify(int eventfd) override { save.notify(eventfd); }
+    [[nodiscard]] std::string name() const override { return "the save of " + save.name(); }
     /// True once it is staged (done); false when the time is over.
     bool wait(bool staged_is_enough, double timeout_s) const;
 };
@@ -46,7 +79,7 @@ struct PendingSaveObject final : FutureObject {
 /// All with the GIL.
 class Saver {
 public:
-    explicit Saver(std::uint64_t budget_bytes);
+    explicit Saver(std::shared_ptr<store::BackgroundSaver> saver);
     Saver(const Saver&) = delete;
     Saver& operator=(const Saver&) = delete;
     /// Finishes the saves in flight, and warns of failures that were not reported.
@@ -64,22 +97,14 @@ public:
     /// is raised, and the others are warned of.
     void finish(Failures how);
 
-    /// Copies `spans`, which lie in `storages`, and makes them those of the copy. Waits for room in
-    /// the budget, and warns where that took long.
-    store::StagedSave stage(std::vector<ConstMemory>& spans, const store::CopyChoice& choice,
-                            const std::vector<StorageMemory>& storages);
     /// Copies what a stream gives; see store::collect(). Without the GIL.
     store::Collected collect(const TensorStream& stream, Changing changing);
-    /// Waits until the tensors may change, and warns, if the state exceeded the budget.
-    PendingSaveObject add(store::SaveQueue::Work work, const std::string& name,
-                          const store::StagedSave& staged,
-                          const std::vector<StorageMemory>& storages, nb::object progress);
-
+    [[nodiscard]] store::BackgroundSaver& own() { return *saver_; }
     store::Staging& staging() { return saver_->staging(); }
     store::SaveQueue& queue() { return *saver_->queue(); }
 
 private:
-    std::unique_ptr<store::BackgroundSaver> saver_;
+    std::shared_ptr<store::BackgroundSaver> saver_;
 };
 
 }  // namespace penstock::python

@@ -68,7 +68,7 @@ public:
         ordered_ = collections.attr("OrderedDict");
         default_ = collections.attr("defaultdict");
         counter_ = collections.attr("Counter");
-        pickled_ = nb::module_::import_("penstock._pickled").attr("Pickled");
+        pickled_ = nb::module_::import_("penstock._state.pickled").attr("Pickled");
     }
 
     State run(nb::handle object) {
@@ -592,7 +592,7 @@ State state_of(nb::handle object, nb::handle other, bool together) {
     State made =
         is_collected(object) ? take_collected(object) : Builder(other, together).run(object);
     if (const std::string pickled = format::pickled_line(made.tree); !pickled.empty()) {
-        nb::module_::import_("penstock._log").attr("pickled")(pickled);
+        nb::module_::import_("penstock._base.log").attr("pickled")(pickled);
     }
     return made;
 }

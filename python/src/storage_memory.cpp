@@ -146,7 +146,8 @@ void fetch_copies(const nb::list& rows, std::vector<StorageMemory>& storages) {
     for (const nb::handle row : rows) {
         of_devices.append(row[1]);
     }
-    const nb::object made = nb::module_::import_("penstock._async").attr("host_copies")(of_devices);
+    const nb::object made =
+        nb::module_::import_("penstock._base.devices").attr("host_copies")(of_devices);
     for (std::size_t i = 0; i < nb::len(rows); ++i) {
         const nb::object copy = made[i];
         StorageMemory& memory = storages[nb::cast<std::uint32_t>(rows[i][0])];

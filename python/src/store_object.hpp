@@ -14,6 +14,7 @@
 #include <atomic>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -34,13 +35,10 @@ struct Inside {
 };
 
 struct StoreObject {
-    StoreObject(std::vector<std::string> folders, const StoreOptions& options,
-                std::uint64_t host_memory)
-        : saver(host_memory), engine(opened(default_engine())) {
-        const nb::gil_scoped_release nogil;
-        store = std::make_shared<CheckpointStore>(engine, FileSystem::local(), std::move(folders),
-                                                  options);
-    }
+    StoreObject(std::vector<std::string> folders, const StoreOptions& options)
+        : engine(opened(default_engine())),
+          store(made(engine, std::move(folders), options)),
+          saver(store::saver_of(*store)) {}
     StoreObject(const StoreObject&) = delete;
     StoreObject& operator=(const StoreObject&) = delete;
     ~StoreObject() {
@@ -93,11 +91,27 @@ struct StoreObject {
         return own;
     }
 
-    Saver saver;
+    static std::shared_ptr<CheckpointStore> made(const std::shared_ptr<Engine>& engine,
+                                                 std::vector<std::string> folders,
+                                                 const StoreOptions& options) {
+        const nb::gil_scoped_release nogil;
+        auto own = std::make_unique<CheckpointStore>(engine, FileSystem::local(),
+                                                     std::move(folders), options);
+        // The last one who has it finishes its saves, which may look at Python's objects.
+        return {own.release(), [](CheckpointStore* last) {
+                    std::optional<nb::gil_scoped_release> nogil_too;
+                    if (PyGILState_Check() != 0) {
+                        nogil_too.emplace();
+                    }
+                    delete last;  // NOLINT(cppcoreguidelines-owning-memory)
+                }};
+    }
+
     std::shared_ptr<Engine> engine;
     std::shared_ptr<CheckpointStore> store;  ///< nullptr: closed
-    pid_t writer = 0;                        ///< the process that has written
-    std::atomic<std::thread::id> saving;     ///< the thread in the progress function of save()
+    Saver saver;
+    pid_t writer = 0;                     ///< the process that has written
+    std::atomic<std::thread::id> saving;  ///< the thread in the progress function of save()
 };
 
 }  // namespace penstock::python

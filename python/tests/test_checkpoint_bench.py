@@ -15,8 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import penstock.report.__main__ as report_command  # noqa: E402
-from penstock._measure import checkpoint_bench as bench  # noqa: E402
 from penstock._measure import (  # noqa: E402
+    checkpoint_bench as bench,  # noqa: E402
     gnn_bench,
     host_memory,
     models,

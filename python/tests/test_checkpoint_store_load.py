@@ -52,7 +52,7 @@ def test_a_limit_on_open_files_is_no_missing_checkpoint(tmp_path, run_script):
     "number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.EACCES, errno.ESTALE]
 )
 def test_what_the_machine_lacks_is_raised_as_it_is(store, monkeypatch, number):
-    from penstock import _errors
+    from penstock._base import errors as _errors
 
     store.save({"a": torch.ones(3)}, step=1)
     store.save({"a": torch.ones(3)}, step=2)
@@ -93,7 +93,7 @@ def test_memory_that_cannot_be_had_is_raised_as_it_is(tmp_path, run_script):
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENODATA, errno.EUCLEAN])
 def test_what_the_disk_lost_is_passed_over(store, monkeypatch, number):
-    from penstock import _errors
+    from penstock._base import errors as _errors
 
     store.save({"a": torch.ones(3)}, step=1)
     store.save({"a": torch.ones(3)}, step=2)
@@ -226,7 +226,7 @@ def test_names_are_those_of_the_state(store):
     store.save(state)
     flat = {**state, **{f"model.{name}": tensor for name, tensor in state["model"].items()}}
     del flat["model"]
-    assert list(store.load(names="*")) == [n for n, _, _ in penstock._into.tensors(state)]
+    assert list(store.load(names="*")) == [n for n, _, _ in penstock._state.into.tensors(state)]
     for name, tensor in flat.items():
         made = store.load(names=name)
         assert made.dtype == tensor.dtype and torch.equal(made, tensor)
@@ -267,7 +267,7 @@ def test_a_name_of_a_tied_tensor_reads_its_slice_only(store):
 
 def trouble(monkeypatch, step, number, times):
     """Checkpoints of that step cannot be loaded a few times."""
-    from penstock import _errors
+    from penstock._base import errors as _errors
 
     load = penstock.Checkpoint.load
     left = [times]

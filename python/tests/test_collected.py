@@ -244,8 +244,8 @@ def test_a_dict_waits_for_the_room_that_a_saved_iterator_held(tmp_path, place):
             if place == "store":
                 return store.save_async(state, step=i)
             if i % 2 == 0:
-                state = penstock._streamed.collected("save_async", state, saver, "m.pt", True, "raise")
-            image = penstock._state._image_of(state, tmp_path / f"{i}.pt", None, None)[1]
+                state = penstock._state.streamed.collected("save_async", state, saver, "m.pt", True, "raise")
+            image = penstock._state.save._image_of(state, tmp_path / f"{i}.pt", None, None)[1]
             return saver.save(image, str(tmp_path / f"{i}.pt"), True, None)
 
         pending = ends(lambda: [save(i) for i in range(4)])

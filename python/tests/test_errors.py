@@ -159,7 +159,7 @@ def test_the_file_or_the_machine_is_the_reason_as_the_table_says():
     """The table that the tests of C++ read too."""
     import csv
 
-    from penstock import _errors
+    from penstock._base import errors as _errors
 
     with open(Path(__file__).parents[2] / "tests" / "base" / "about_the_file.csv") as table:
         rows = list(csv.DictReader(table))

@@ -13,8 +13,7 @@ import numpy as np
 import penstock
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from penstock import features
 
 RNG = np.random.default_rng(3)

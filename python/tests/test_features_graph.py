@@ -8,8 +8,7 @@ import threading
 import numpy as np
 import penstock
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from penstock.features import Graph, NeighborSampler, zipf_rows
 
 torch = pytest.importorskip("torch")

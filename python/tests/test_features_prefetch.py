@@ -12,8 +12,7 @@ import time
 import numpy as np
 import penstock
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from penstock.features import Prefetch, simulate
 
 ROWS = 500

@@ -20,8 +20,7 @@ import numpy as np
 import penstock
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 # PENSTOCK_TEST_EXAMPLES: as many times the states of make test, and other ones each time.
 MORE = int(os.environ.get("PENSTOCK_TEST_EXAMPLES", "0"))
@@ -370,8 +369,7 @@ def tuple_of(version):
     st.dictionaries(texts.filter(lambda t: t != "__metadata__"), tensors(), max_size=5), st.dictionaries(texts, texts)
 )
 def test_tensors_come_back_from_safetensors(named, metadata):
-    from safetensors.torch import load as stock_load
-    from safetensors.torch import save as stock_save
+    from safetensors.torch import load as stock_load, save as stock_save
 
     named = {name: t.detach().resolve_conj().clone().contiguous() for name, t in named.items()}
     named = {name: t for name, t in named.items() if t.dtype is not torch.complex128}

@@ -254,7 +254,7 @@ def test_a_gpu_that_is_not_here_is_said_first(tmp_path, monkeypatch):
 
 
 def test_a_number_of_a_gpu_that_is_not_here_names_those_that_are(monkeypatch):
-    from penstock import _devices
+    from penstock._base import devices as _devices
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

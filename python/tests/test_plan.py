@@ -10,8 +10,7 @@ import sys
 
 import penstock.plan as plan
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as some
+from hypothesis import given, settings, strategies as some
 
 MEANING = {"sqrt": math.sqrt, "min": min, "max": max, "ceil": math.ceil, "floor": math.floor}
 MANY = some.integers(1, 10**6)

@@ -10,8 +10,7 @@ import sys
 import penstock
 import penstock.plan as plan
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as some
+from hypothesis import given, settings, strategies as some
 from test_plan import HOSTILE, NUMBERS, check_formulas
 
 LLAMA = {

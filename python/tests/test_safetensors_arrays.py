@@ -10,8 +10,7 @@ import pytest
 
 safetensors = pytest.importorskip("safetensors")
 import safetensors.numpy as their_numpy  # noqa: E402
-from penstock.safetensors import numpy as our_numpy  # noqa: E402
-from penstock.safetensors import safe_open  # noqa: E402
+from penstock.safetensors import numpy as our_numpy, safe_open  # noqa: E402
 
 TYPES = [np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.int8, np.uint64, np.uint32, np.uint16]
 TYPES += [np.uint8, np.bool_, np.complex64]

@@ -15,9 +15,12 @@ torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors")
 import safetensors.numpy as their_numpy  # noqa: E402
 import safetensors.torch as their_torch  # noqa: E402
-from penstock.safetensors import SafetensorError, safe_open  # noqa: E402
-from penstock.safetensors import numpy as our_numpy  # noqa: E402
-from penstock.safetensors import torch as our_torch  # noqa: E402
+from penstock.safetensors import (  # noqa: E402
+    SafetensorError,
+    numpy as our_numpy,  # noqa: E402
+    safe_open,
+    torch as our_torch,  # noqa: E402
+)
 
 DTYPES = [
     torch.float64,

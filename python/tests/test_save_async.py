@@ -11,7 +11,8 @@ import warnings
 
 import penstock
 import pytest
-from penstock import _async, _core
+from penstock import _core
+from penstock._state import save_async as _async
 
 torch = pytest.importorskip("torch")
 

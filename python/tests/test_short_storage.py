@@ -81,7 +81,8 @@ def test_the_fill_of_many_tensors_takes_a_list_of_them_once(tmp_path, monkeypatc
         store.save(state)
         into = {name: torch.zeros(2) for name in state}
         uses = []
-        from penstock import _checkpoint, _into
+        from penstock._state import into as _into
+        from penstock._store import checkpoint as _checkpoint
 
         class Counted:
             def __init__(self, inner):

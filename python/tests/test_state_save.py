@@ -169,7 +169,7 @@ def test_progress_is_told_and_may_raise(tmp_path):
 
 
 def test_the_line_of_progress(capsys, monkeypatch):
-    from penstock import _progress
+    from penstock._base import progress as _progress
 
     now = [0.0]
     monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])

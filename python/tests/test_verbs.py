@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy
 import penstock
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 PROPERTY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 DTYPES = ("uint8", "int16", "float32", "complex128", "bool")

@@ -270,7 +270,7 @@ bool FileSystem::begins_with(const std::string& path, std::string_view bytes) co
     std::size_t at = 0;
     while (at < found.size()) {
         const iovec rest{found.data() + at, found.size() - at};
-        const auto moved = file.handle()->read_at(os::Lane::kBuffered, at, {&rest, 1});
+        const auto moved = file.handle()->read_at(os::IoPath::kBuffered, at, {&rest, 1});
         if (moved < 0 && moved != -EINTR) {
             base::raise(base::system_error(static_cast<int>(-moved), "begins_with", path));
         }

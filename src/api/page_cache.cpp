@@ -25,7 +25,7 @@ struct Range {
 
     void advise(std::uint64_t offset, std::uint64_t bytes, int advice) const {
         const int refused =
-            ::posix_fadvise(file->descriptor(os::Lane::kBuffered), static_cast<off_t>(offset),
+            ::posix_fadvise(file->descriptor(os::IoPath::kBuffered), static_cast<off_t>(offset),
                             static_cast<off_t>(bytes), advice);
         if (refused != 0) {
             base::raise(base::system_error(refused, "advise", file->info().path, offset));

@@ -2,12 +2,12 @@
 // Copies between the host and GPUs outside of transfers: checkpoints stage a state and look at its
 // bytes with them.
 //
-//   lane    a stream and an event of one GPU; taken from those that are kept, or made, by each call
-//   order   what the caller's streams hold is waited for first, by this thread
-//   copy    all are put on the streams, then each stream's event is asked until it has passed
+//   queue    a stream and an event of one GPU; taken from those that are kept, or made, by each
+//   call order   what the caller's streams hold is waited for first, by this thread copy    all are
+//   put on the streams, then each stream's event is asked until it has passed
 //
-// A lane that met an error waits until its stream is idle, so that no copy uses the caller's memory
-// any more, and is not kept.
+// A queue that met an error waits until its stream is idle, so that no copy uses the caller's
+// memory any more, and is not kept.
 #include "base/assert.hpp"
 #include "base/clock.hpp"
 #include "base/raise.hpp"
@@ -39,7 +39,7 @@ using device::Current;
 using device::Driver;
 using namespace device::cuda;  // NVIDIA's names, as in its documents
 
-constexpr std::size_t kLanesKept = 32;
+constexpr std::size_t kQueuesKept = 32;
 // A copy engine of PCIe Gen5 moves so many bytes a microsecond.
 constexpr std::uint64_t kBytesPerMicrosecond = 50'000;
 constexpr base::Nanos kLookSoonest = 3'000;
@@ -73,7 +73,7 @@ CUdeviceptr address_of(const std::byte* memory) {
 }
 
 /// A stream of one GPU, and the event behind what was put on it.
-struct Lane {
+struct CopyStream {
     std::int32_t device = 0;
     CUcontext context = nullptr;
     device::Stream stream;
@@ -82,59 +82,60 @@ struct Lane {
     bool to_device = false;   ///< the last of its copies
 };
 
-class Lanes {
+class CopyStreams {
 public:
     /// Kept until the process ends: CUDA's objects are left alone then.
-    static Lanes& kept() {
-        static auto* const lanes = new Lanes;
-        return *lanes;
+    static CopyStreams& kept() {
+        static auto* const queues = new CopyStreams;
+        return *queues;
     }
-    std::optional<Lane> take(std::int32_t device) {
+    std::optional<CopyStream> take(std::int32_t device) {
         const std::lock_guard guard(mutex_);
-        const auto found = std::find_if(kept_.begin(), kept_.end(),
-                                        [&](const Lane& lane) { return lane.device == device; });
+        const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const CopyStream& queue) {
+            return queue.device == device;
+        });
         if (found == kept_.end()) {
             return std::nullopt;
         }
-        Lane lane = std::move(*found);
+        CopyStream queue = std::move(*found);
         kept_.erase(found);
-        return lane;
+        return queue;
     }
-    /// False where enough are kept: then the lane stays the caller's.
-    bool put(Lane& lane) noexcept {
-        PENSTOCK_ASSERT(!lane.stream.empty() && !lane.event.empty());
+    /// False where enough are kept: then the queue stays the caller's.
+    bool put(CopyStream& queue) noexcept {
+        PENSTOCK_ASSERT(!queue.stream.empty() && !queue.event.empty());
         const std::lock_guard guard(mutex_);
-        if (kept_.size() == kLanesKept) {
+        if (kept_.size() == kQueuesKept) {
             return false;
         }
-        kept_.push_back(std::move(lane));
+        kept_.push_back(std::move(queue));
         return true;
     }
 
 private:
-    Lanes() { kept_.reserve(kLanesKept); }
+    CopyStreams() { kept_.reserve(kQueuesKept); }
     std::mutex mutex_;
-    std::vector<Lane> kept_;
+    std::vector<CopyStream> kept_;
 };
 
-Result<Lane> lane_of(const Driver& driver, std::int32_t device) {
-    if (auto kept = Lanes::kept().take(device)) {
+Result<CopyStream> queue_of(const Driver& driver, std::int32_t device) {
+    if (auto kept = CopyStreams::kept().take(device)) {
         kept->bytes = 0;
         return std::move(*kept);
     }
-    Lane lane;
-    lane.device = device;
+    CopyStream queue;
+    queue.device = device;
     PENSTOCK_TRY(context, device::primary_context(driver, device));
-    lane.context = context;
+    queue.context = context;
     const Current current(driver, context);
-    device::CallResult made = lane.stream.make_in(current);
+    device::CallResult made = queue.stream.make_in(current);
     if (made.ok()) {
-        made = lane.event.make_in(current);
+        made = queue.event.make_in(current);
     }
     if (!made.ok()) {
         return fail(device::object_refused(current, made, device));
     }
-    return lane;
+    return queue;
 }
 
 /// One call of copy_memory().
@@ -144,11 +145,11 @@ public:
     Copying(const Copying&) = delete;
     Copying& operator=(const Copying&) = delete;
 
-    /// Copies that still run, and lanes that met an error, end here.
+    /// Copies that still run, and queues that met an error, end here.
     ~Copying() {
-        for (Lane& lane : lanes_) {
-            if (!sound_ || !Lanes::kept().put(lane)) {
-                let_end(lane);
+        for (CopyStream& queue : queues_) {
+            if (!sound_ || !CopyStreams::kept().put(queue)) {
+                let_end(queue);
             }
         }
     }
@@ -164,18 +165,18 @@ public:
             }
         }
         PENSTOCK_TRY(order, device::make_order(streams, places));
-        lanes_.reserve(places.size());
+        queues_.reserve(places.size());
         for (const engine::MemoryPlace& place : places) {
-            PENSTOCK_TRY(lane, lane_of(driver_, place.device));
-            lanes_.push_back(std::move(lane));
+            PENSTOCK_TRY(queue, queue_of(driver_, place.device));
+            queues_.push_back(std::move(queue));
         }
         PENSTOCK_CHECK(wait_for(order.get()));
         sound_ = false;  // until all is through
-        for (Lane& lane : lanes_) {
-            PENSTOCK_CHECK(put_on(lane, copies));
+        for (CopyStream& queue : queues_) {
+            PENSTOCK_CHECK(put_on(queue, copies));
         }
-        for (const Lane& lane : lanes_) {
-            PENSTOCK_CHECK(await(lane));
+        for (const CopyStream& queue : queues_) {
+            PENSTOCK_CHECK(await(queue));
         }
         sound_ = true;
         return {};
@@ -186,53 +187,54 @@ public:
     }
 
 private:
-    [[nodiscard]] base::Error failed(const Lane& lane, CUresult result, const char* call) const {
+    [[nodiscard]] base::Error failed(const CopyStream& queue, CUresult result,
+                                     const char* call) const {
         return device::cuda_error(driver_, result, call, "copy",
                                   fmt::format("a copy {} the memory of GPU {}",
-                                              lane.to_device ? "to" : "from", lane.device));
+                                              queue.to_device ? "to" : "from", queue.device));
     }
 
-    Result<void> put_on(Lane& lane, std::span<const MemoryCopy> copies) const {
-        const Current current(driver_, lane.context);
+    Result<void> put_on(CopyStream& queue, std::span<const MemoryCopy> copies) const {
+        const Current current(driver_, queue.context);
         CUresult result = current.result();
         const char* call = "cuCtxPushCurrent";
         for (std::size_t i = 0; i < copies.size() && result == CUDA_SUCCESS; ++i) {
             const MemoryCopy& copy = copies[i];
             const Memory there = gpu_side(copy);
-            if (there.kind != MemoryKind::kDevice || there.device != lane.device ||
+            if (there.kind != MemoryKind::kDevice || there.device != queue.device ||
                 there.bytes == 0) {
                 continue;
             }
-            lane.bytes += there.bytes;
-            lane.to_device = copy.to.kind == MemoryKind::kDevice;
-            call = lane.to_device ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync";
-            result = lane.to_device
+            queue.bytes += there.bytes;
+            queue.to_device = copy.to.kind == MemoryKind::kDevice;
+            call = queue.to_device ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync";
+            result = queue.to_device
                          ? driver_.cuMemcpyHtoDAsync(address_of(copy.to.data), copy.from.data,
-                                                     there.bytes, lane.stream.get())
+                                                     there.bytes, queue.stream.get())
                          : driver_.cuMemcpyDtoHAsync(copy.to.data, address_of(copy.from.data),
-                                                     there.bytes, lane.stream.get());
+                                                     there.bytes, queue.stream.get());
         }
         if (result == CUDA_SUCCESS) {
             call = "cuEventRecord";
-            result = driver_.cuEventRecord(lane.event.get(), lane.stream.get());
+            result = driver_.cuEventRecord(queue.event.get(), queue.stream.get());
         }
-        return result == CUDA_SUCCESS ? Result<void>{} : fail(failed(lane, result, call));
+        return result == CUDA_SUCCESS ? Result<void>{} : fail(failed(queue, result, call));
     }
 
-    Result<void> await(const Lane& lane) const {
-        const auto expected = static_cast<base::Nanos>(lane.bytes * 1000 / kBytesPerMicrosecond);
+    Result<void> await(const CopyStream& queue) const {
+        const auto expected = static_cast<base::Nanos>(queue.bytes * 1000 / kBytesPerMicrosecond);
         const base::Nanos pause = std::clamp(expected, kLookSoonest, kLookLatest);
         const base::SteadyClock clock;
-        const base::Nanos spin_end = clock.now() + (lane.bytes <= kSpinBytesMax ? kSpin : 0);
+        const base::Nanos spin_end = clock.now() + (queue.bytes <= kSpinBytesMax ? kSpin : 0);
         while (true) {
             {
-                const Current current(driver_, lane.context);
+                const Current current(driver_, queue.context);
                 const CUresult result = current.result() == CUDA_SUCCESS
-                                            ? driver_.cuEventQuery(lane.event.get())
+                                            ? driver_.cuEventQuery(queue.event.get())
                                             : current.result();
                 if (result != CUDA_ERROR_NOT_READY) {
                     return result == CUDA_SUCCESS ? Result<void>{}
-                                                  : fail(failed(lane, result, "cuEventQuery"));
+                                                  : fail(failed(queue, result, "cuEventQuery"));
                 }
             }
             if (clock.now() >= spin_end) {
@@ -241,16 +243,16 @@ private:
         }
     }
 
-    void let_end(const Lane& lane) const noexcept {
+    void let_end(const CopyStream& queue) const noexcept {
         const base::SteadyClock clock;
         const base::Nanos end = clock.now() + kPatience;
         int refusals = 0;  // of the context, in a row
         while (clock.now() < end && refusals < kRefusalsMax) {
             {
-                const Current current(driver_, lane.context);
+                const Current current(driver_, queue.context);
                 refusals = current.result() == CUDA_SUCCESS ? 0 : refusals + 1;
                 if (refusals == 0 &&
-                    driver_.cuStreamQuery(lane.stream.get()) != CUDA_ERROR_NOT_READY) {
+                    driver_.cuStreamQuery(queue.stream.get()) != CUDA_ERROR_NOT_READY) {
                     return;
                 }
             }
@@ -259,7 +261,7 @@ private:
     }
 
     const Driver& driver_;
-    std::vector<Lane> lanes_;
+    std::vector<CopyStream> queues_;
     bool sound_ = true;
 };
 

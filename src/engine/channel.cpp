@@ -333,7 +333,7 @@ bool Channel::start(Part& part, const Draft& draft, base::Nanos now) {
     request.draft = draft;
     request.part = &part;
     request.file = transfer.files[draft.file].get();
-    request.lane = draft.lane;
+    request.io = draft.io;
     request.done_bytes = 0;
     request.tries = 0;
     request.by_call = false;
@@ -411,7 +411,7 @@ void Channel::push(ChannelRequest& request, base::Nanos now) {
     const bool by_call =
         request.by_call || (request.file->info().in_user_space && backend_->goes_on_by_itself());
     const bool here =
-        !by_call && (request.lane == os::Lane::kDirect ||
+        !by_call && (request.io == os::IoPath::kDirect ||
                      (!request.draft.edge && !request.draft.cached && backend_->takes_buffered()));
     if (here) {
         ++at_backend_;

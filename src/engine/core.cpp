@@ -5,6 +5,7 @@
 #include "base/assert.hpp"
 #include "base/futex.hpp"
 #include "base/host_memory.hpp"
+#include "engine/caller/ways.hpp"
 #include "engine/check.hpp"
 #include "engine/fork.hpp"
 
@@ -93,7 +94,7 @@ base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
     std::size_t first = chosen_;
     // On FUSE, io_uring may give wrong bytes (Backend::goes_on_by_itself), and libaio blocks.
     const bool in_user_space = file.info().in_user_space;
-    if (in_user_space || file.descriptor(os::Lane::kBuffered) < 0) {
+    if (in_user_space || file.descriptor(os::IoPath::kBuffered) < 0) {
         while (first + 1 < platform_.backends.size() &&
                platform_.backends[first].needs_descriptors) {
             ++first;
@@ -206,25 +207,6 @@ base::Result<std::shared_ptr<const MoveOrder>> Core::order_of(const TransferSpec
     return made;
 }
 
-// A caller who waits for each write is served by a copy, and not by a device, which takes longer
-// still for scattered pages. One who asks for a sync waits for the device anyway, which a copy of
-// more than this delays.
-bool Core::is_small_write(const Transfer& transfer, bool caller_waits) const {
-    constexpr std::uint64_t kSyncedBytesMax = 64 * base::kKiB;
-    constexpr std::uint64_t kPageOrTwo = 8 * base::kKiB;
-    constexpr std::uint64_t kBlocksOfPages = 8;
-    if (transfer.op != Op::kWrite || !caller_waits || transfer.cache != CachePolicy::kAuto) {
-        return false;
-    }
-    const std::uint64_t count = transfer.extents.count();
-    if (transfer.sync) {
-        return count == 1 && transfer.total_bytes <= kSyncedBytesMax;
-    }
-    const bool is_of_pages = count > 1 && transfer.total_bytes <= count * kPageOrTwo;
-    return transfer.total_bytes <=
-           options_.domain.channel.block_bytes * (is_of_pages ? kBlocksOfPages : 1);
-}
-
 // Most have no paths, no limit and nothing to keep: a move of nothing costs more than to look.
 Core::TransferPtr Core::make_transfer(TransferSpec&& spec, std::uint64_t total_bytes) {
     TransferPtr transfer(new Transfer(*this, spec.op, std::move(spec.files),
@@ -243,7 +225,10 @@ Core::TransferPtr Core::make_transfer(TransferSpec&& spec, std::uint64_t total_b
         transfer->keep = std::move(spec.keep);
     }
     transfer->group = spec.options.group;
-    transfer->small_write = is_small_write(*transfer, spec.caller_waits);
+    transfer->small_write =
+        spec.op == Op::kWrite && spec.caller_waits && transfer->cache == CachePolicy::kAuto &&
+        ways::is_small_write(total_bytes, transfer->extents.count(), transfer->sync,
+                             options_.domain.channel.block_bytes);
     transfer->set_priority(spec.options.priority);
     make_windows(*transfer);
     return transfer;
@@ -374,7 +359,7 @@ void Core::refuse() {
 }
 
 // Nobody counts what is moved at once. Once that is refused, it is waited for as well: a thread
-// that took a lane before showed that, and then looked whether it is refused. Few take longer than
+// that took a path before showed that, and then looked whether it is refused. Few take longer than
 // a copy; one whose disk does not answer is asked for more and more rarely.
 bool Core::wait_for_first(std::uint64_t count, base::Nanos timeout) {
     base::Nanos pause = kAtOnceTakes;

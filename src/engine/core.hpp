@@ -10,11 +10,11 @@
 #include "base/clock.hpp"
 #include "base/eventfd.hpp"
 #include "base/result.hpp"
+#include "engine/caller/small_copy.hpp"
 #include "engine/check.hpp"
 #include "engine/domain.hpp"
 #include "engine/layout.hpp"
 #include "engine/openers.hpp"
-#include "engine/small_copy.hpp"
 #include "engine/transfer.hpp"
 #include "os/file_system.hpp"
 
@@ -54,14 +54,14 @@ struct Platform {
     TakeSmallCopy take_small_copy = {};  ///< empty: all of a device's memory is moved by transfers
 };
 
-class Core final : public TransferOwner {
+class Core {
 public:
     [[nodiscard]] static base::Result<std::shared_ptr<Core>> make(const CoreOptions& options,
                                                                   Platform platform);
     Core(const Core&) = delete;
     Core& operator=(const Core&) = delete;
     /// Waits for every transfer.
-    ~Core() override;
+    ~Core();
 
     /// Any thread. The caller owns one reference of what it gets and has to abandon() and release()
     /// it.
@@ -138,11 +138,16 @@ public:
     void after_fork_in_parent();
     void after_fork_in_child();
 
-    // TransferOwner
-    void parts_done(Window& window) noexcept override;
-    void finishing(Transfer& transfer) noexcept override;
-    void finished(Transfer& transfer) noexcept override;
-    void unobserved(base::Error&& error) noexcept override;
+    // Reports of transfers. Nothing here throws: a transfer ends, whatever memory is left.
+    /// Every part of a window is quiet; on the thread that found it so. The last window must end in
+    /// Transfer::finish().
+    void parts_done(Window& window) noexcept;
+    /// It is about to finish: its waiters do not know it yet.
+    void finishing(Transfer& transfer) noexcept;
+    /// It has finished; on the thread that finished it.
+    void finished(Transfer& transfer) noexcept;
+    /// An error that nobody will ever ask for: its handle was dropped.
+    void unobserved(base::Error&& error) noexcept;
 
 private:
     Core(const CoreOptions& options, Platform platform);
@@ -158,7 +163,6 @@ private:
     base::Result<std::shared_ptr<const MoveOrder>> order_of(const TransferSpec& spec,
                                                             std::vector<MemoryPlace>& devices);
     [[nodiscard]] TransferPtr make_transfer(TransferSpec&& spec, std::uint64_t total_bytes);
-    [[nodiscard]] bool is_small_write(const Transfer& transfer, bool caller_waits) const;
     [[nodiscard]] static bool is_auto(const TransferSpec& spec);
     base::Result<void> admit(Op op);
     bool add_live(Transfer& transfer) noexcept;
@@ -185,7 +189,7 @@ private:
                                                         const TransferOptions& options) const;
     [[nodiscard]] AtOnce way_at_once(os::File& file, Memory into, std::uint64_t offset,
                                      const TransferOptions& options) const;
-    [[nodiscard]] Domain::InlineLane lane_at_once(const os::File& file, bool past_transfers);
+    [[nodiscard]] Domain::LentChannel lent_at_once(const os::File& file, bool past_transfers);
     [[nodiscard]] bool any_at_once();
     /// What was read of it last was in the page cache.
     static bool is_warm(const std::shared_ptr<os::File>& file) {

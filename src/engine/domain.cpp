@@ -24,8 +24,8 @@ public:
         while (Request* request = pushed_.pop_front()) {
             request->result =
                 request->op == Op::kRead
-                    ? request->file->read_at(request->lane, request->offset, request->pieces)
-                    : request->file->write_at(request->lane, request->offset, request->pieces);
+                    ? request->file->read_at(request->io, request->offset, request->pieces)
+                    : request->file->write_at(request->io, request->offset, request->pieces);
             done_.push_back(*request);
         }
     }
@@ -171,50 +171,50 @@ bool Domain::idle() const {
                        [](const auto& member) { return member->channel->linked_parts() == 0; });
 }
 
-Domain::InlineLane Domain::take_inline_lane() {
-    return idle() ? take_lane(false) : InlineLane();
+Domain::LentChannel Domain::lend_inline() {
+    return idle() ? lend(false) : LentChannel();
 }
 
-Domain::InlineLane Domain::take_lane_at_once(bool past_transfers) {
-    return past_transfers || idle() ? take_lane(true) : InlineLane();
+Domain::LentChannel Domain::lend_at_once(bool past_transfers) {
+    return past_transfers || idle() ? lend(true) : LentChannel();
 }
 
 bool Domain::any_at_once() const {
-    return std::any_of(lanes_.begin(), lanes_.end(),
-                       [](const Lane& lane) { return lane.at_once.load(); });
+    return std::any_of(lendable_.begin(), lendable_.end(),
+                       [](const Lendable& lent) { return lent.at_once.load(); });
 }
 
-Domain::InlineLane Domain::take_lane(bool at_once) {
+Domain::LentChannel Domain::lend(bool at_once) {
     std::uint32_t index = 0;
-    std::unique_lock lock = lock_inline_lane(index);
+    std::unique_lock lock = lock_lendable(index);
     if (!lock || paused_.load()) {
         return {};
     }
-    Lane& lane = lanes_[index];
-    if (!lane.channel) {
-        lane.channel = make_inline_channel();
-        lane.published.store(lane.channel.get(), std::memory_order_release);
+    Lendable& lent = lendable_[index];
+    if (!lent.channel) {
+        lent.channel = make_inline_channel();
+        lent.published.store(lent.channel.get(), std::memory_order_release);
     }
     if (at_once) {
-        lane.at_once.store(true);
+        lent.at_once.store(true);
     }
-    return {std::move(lock), *lane.channel, at_once ? &lane.at_once : nullptr};
+    return {std::move(lock), *lent.channel, at_once ? &lent.at_once : nullptr};
 }
 
-// There are as many lanes as callers have ever wanted one at once. A thread tries the one that it
-// had last, which nobody else wants when all have settled.
-std::unique_lock<std::mutex> Domain::lock_inline_lane(std::uint32_t& index) {
+// There are as many lent channels as callers have ever wanted one at once. A thread tries the one
+// that it had last, which nobody else wants when all have settled.
+std::unique_lock<std::mutex> Domain::lock_lendable(std::uint32_t& index) {
     static thread_local std::uint32_t mine = 0;
-    const std::uint32_t used = lanes_used_.load(std::memory_order_relaxed);
+    const std::uint32_t used = lendable_used_.load(std::memory_order_relaxed);
     const std::uint32_t first = mine < used ? mine : 0;
-    for (std::uint32_t tried = 0; tried < kInlineLanesMax; ++tried) {
+    for (std::uint32_t tried = 0; tried < kLendableMax; ++tried) {
         index = tried < used ? first + tried : tried;
         index -= tried < used && index >= used ? used : 0;
-        std::unique_lock lock(lanes_[index].mutex, std::try_to_lock);
+        std::unique_lock lock(lendable_[index].mutex, std::try_to_lock);
         if (lock) {
             mine = index;
             if (index >= used) {
-                lanes_used_.store(index + 1, std::memory_order_relaxed);
+                lendable_used_.store(index + 1, std::memory_order_relaxed);
             }
             return lock;
         }
@@ -239,9 +239,9 @@ void Domain::pause() {
 }
 
 void Domain::wait_quiet() {
-    // A thread that takes a lane from here on sees that it is paused.
-    for (Lane& lane : lanes_) {
-        const std::lock_guard lock(lane.mutex);
+    // A thread that takes a lent channel from here on sees that it is paused.
+    for (Lendable& lent : lendable_) {
+        const std::lock_guard lock(lent.mutex);
     }
     for (const auto& member : channels_) {
         while (!member->channel->device_quiet()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A domain: what shares one device. Its channels (one by default), the threads that copy
-// and that do what blocks, and the lanes of the inline path.
+// and that do what blocks, and the lent channels of the inline path.
 #pragma once
 
 #include "base/clock.hpp"
@@ -67,17 +67,17 @@ public:
     [[nodiscard]] std::uint64_t gap_bytes() const { return options_.channel.gap_bytes; }
 
     /// A channel for the caller's own thread, or nothing.
-    class InlineLane {
+    class LentChannel {
     public:
-        InlineLane() = default;
-        InlineLane(std::unique_lock<std::mutex> lock, Channel& channel, std::atomic<bool>* at_once)
+        LentChannel() = default;
+        LentChannel(std::unique_lock<std::mutex> lock, Channel& channel, std::atomic<bool>* at_once)
             : lock_(std::move(lock)), channel_(&channel), at_once_(at_once) {}
-        InlineLane(InlineLane&& other) noexcept
+        LentChannel(LentChannel&& other) noexcept
             : lock_(std::move(other.lock_)),
               channel_(std::exchange(other.channel_, nullptr)),
               at_once_(std::exchange(other.at_once_, nullptr)) {}
-        InlineLane& operator=(InlineLane&&) = delete;
-        ~InlineLane() { give_back(); }
+        LentChannel& operator=(LentChannel&&) = delete;
+        ~LentChannel() { give_back(); }
         void give_back() noexcept {
             if (at_once_ != nullptr) {
                 at_once_->store(false, std::memory_order_release);
@@ -95,17 +95,18 @@ public:
         std::atomic<bool>* at_once_ = nullptr;
     };
     /// Nothing where anything is before it here.
-    [[nodiscard]] InlineLane take_inline_lane();
+    [[nodiscard]] LentChannel lend_inline();
     /// For a call that is no transfer; `past_transfers`: whatever is before it here.
-    [[nodiscard]] InlineLane take_lane_at_once(bool past_transfers);
+    [[nodiscard]] LentChannel lend_at_once(bool past_transfers);
     /// Has a thread one of the latter? Those who take one later see what was written before.
     [[nodiscard]] bool any_at_once() const;
-    /// Callers that may have a lane at once; the next ones' transfers go through the channels.
-    static constexpr std::uint32_t kInlineLanesMax = 256;
+    /// Callers that may have a lent channel at once; the next ones' transfers go through the
+    /// channels.
+    static constexpr std::uint32_t kLendableMax = 256;
     template <typename Visit>
     void for_each_inline_channel(Visit visit) const {
-        for (const Lane& lane : lanes_) {
-            if (const Channel* channel = lane.published.load(std::memory_order_acquire)) {
+        for (const Lendable& lent : lendable_) {
+            if (const Channel* channel = lent.published.load(std::memory_order_acquire)) {
                 visit(*channel);
             }
         }
@@ -126,7 +127,7 @@ private:
         std::atomic<bool> poked{false};  ///< ~Domain will not touch the channel again
     };
     /// Threads take and leave theirs without touching the cache lines of the others.
-    struct alignas(64) Lane {
+    struct alignas(64) Lendable {
         std::mutex mutex;
         std::unique_ptr<Channel> channel;
         std::atomic<const Channel*> published{nullptr};
@@ -138,9 +139,9 @@ private:
     base::Result<std::unique_ptr<Channel>> make_channel();
     base::Result<std::unique_ptr<Mover>> make_mover(const MemoryPlace& place,
                                                     const std::function<void()>& wake);
-    std::unique_lock<std::mutex> lock_inline_lane(std::uint32_t& index);
+    std::unique_lock<std::mutex> lock_lendable(std::uint32_t& index);
     [[nodiscard]] bool idle() const;
-    InlineLane take_lane(bool at_once);
+    LentChannel lend(bool at_once);
     [[nodiscard]] std::unique_ptr<Channel> make_inline_channel();
 
     const DeviceId device_;
@@ -150,8 +151,8 @@ private:
     std::unique_ptr<Executor> blocking_;
     std::unique_ptr<Executor> device_callers_;  ///< make the calls of the device path
     std::vector<std::unique_ptr<Member>> channels_;
-    std::array<Lane, kInlineLanesMax> lanes_;
-    std::atomic<std::uint32_t> lanes_used_{1};  ///< those behind have no channel yet
+    std::array<Lendable, kLendableMax> lendable_;
+    std::atomic<std::uint32_t> lendable_used_{1};  ///< those behind have no channel yet
     std::atomic<bool> paused_{false};
     InlineExecutor inline_executor_;
 };

@@ -26,14 +26,14 @@ constexpr std::uint32_t kPartsPerLook = 500;
 void do_blocking(Request& request) {
     os::File& file = *request.file;
     if (request.op == Op::kRead) {
-        request.result = file.read_at(request.lane, request.offset, request.pieces);
+        request.result = file.read_at(request.io, request.offset, request.pieces);
         return;
     }
     std::unique_lock<std::mutex> gate;
     if (request.draft.edge) {
         gate = std::unique_lock(file.edge_gate());
     }
-    request.result = file.write_at(request.lane, request.offset, request.pieces);
+    request.result = file.write_at(request.io, request.offset, request.pieces);
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ bool Plan::stand_on(const Extent& extent) {
 // Long runs that are in the cache are copied by several threads: a ring copies on one.
 void Plan::draft_buffered(std::uint32_t block_bytes) {
     if (gap_bytes_ != 0 && draft_over_gaps(1, block_bytes, kOffsetMax)) {
-        draft_.lane = os::Lane::kBuffered;
+        draft_.io = os::IoPath::kBuffered;
         return;
     }
     os::File& file = *files_[file_];
@@ -286,7 +286,7 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
                                     : covered(block_bytes);
     const std::uint64_t bytes = straight(0, std::min(ahead, clear), align, geometry.memory_align);
     if (bytes >= kStraightBytesMin || (bytes == ahead && !on_device_)) {
-        draft_straight(os::Lane::kDirect, bytes);
+        draft_straight(os::IoPath::kDirect, bytes);
     } else {
         draft_slot(0, on_device_ ? slot_bytes(ahead) : ahead, align);
     }
@@ -297,7 +297,7 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
 bool Plan::draft_cached_list(std::uint64_t block_bytes, std::uint64_t stretch_end) {
     if (on_device_) {
         const bool drafted = draft_over_gaps(1, block_bytes, stretch_end);
-        draft_.lane = os::Lane::kBuffered;
+        draft_.io = os::IoPath::kBuffered;
         return drafted;
     }
     std::uint64_t total = 0;
@@ -330,7 +330,7 @@ bool Plan::draft_cached_list(std::uint64_t block_bytes, std::uint64_t stretch_en
     if (with_bytes < 2) {
         return false;
     }
-    draft_straight(os::Lane::kBuffered, total);
+    draft_straight(os::IoPath::kBuffered, total);
     draft_.memory = nullptr;
     draft_.extents = taken;
     return true;
@@ -400,7 +400,7 @@ bool Plan::draft_write(const os::Geometry& geometry, std::uint32_t block_bytes) 
     }
     const std::uint64_t bytes = straight(0, limit, geometry.write_align, geometry.memory_align);
     if (bytes >= kStraightBytesMin || (bytes == limit && !on_device_)) {
-        draft_straight(os::Lane::kDirect, bytes);
+        draft_straight(os::IoPath::kDirect, bytes);
     } else {
         // Whole units of the device, also where one has more pieces.
         const std::uint64_t unit = geometry.write_align;
@@ -472,19 +472,19 @@ bool Plan::draft_edge(const os::Geometry& geometry, std::uint32_t block_bytes) {
     return true;
 }
 
-// At most `limit_bytes` of the run, on the buffered lane, where nothing has to be aligned.
+// At most `limit_bytes` of the run, on the buffered path, where nothing has to be aligned.
 void Plan::draft_through_cache(std::uint64_t limit_bytes) {
     if (on_device_) {
         draft_slot(0, slot_bytes(limit_bytes), 1);
-        draft_.lane = os::Lane::kBuffered;
+        draft_.io = os::IoPath::kBuffered;
     } else {
-        draft_straight(os::Lane::kBuffered, straight(0, limit_bytes, 1, 1));
+        draft_straight(os::IoPath::kBuffered, straight(0, limit_bytes, 1, 1));
     }
 }
 
-void Plan::draft_straight(os::Lane lane, std::uint64_t bytes) {
+void Plan::draft_straight(os::IoPath io, std::uint64_t bytes) {
     PENSTOCK_ASSERT(bytes != 0);
-    draft_.lane = lane;
+    draft_.io = io;
     draft_.bytes = static_cast<std::uint32_t>(bytes);
     draft_.wanted_bytes = draft_.bytes;
     draft_.memory = bytes <= here_bytes_ ? here_ : nullptr;

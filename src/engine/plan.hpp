@@ -30,7 +30,7 @@
 // Extents may be of memory of several places (the host, devices). A run ends where the place
 // changes. What is of a device goes straight where a DevicePath takes it, it is not in the page
 // cache, and it is long and aligned, in one extent a request; else each request for it has a slot,
-// also from the page cache and on the buffered lane.
+// also from the page cache and on the buffered path.
 #pragma once
 
 #include "base/align.hpp"
@@ -122,7 +122,7 @@ private:
     [[nodiscard]] bool run_is_cached(const os::Geometry& geometry) const;
     bool enter_middle(const os::Geometry& geometry);
     void draft_through_cache(std::uint64_t limit_bytes);
-    void draft_straight(os::Lane lane, std::uint64_t bytes);
+    void draft_straight(os::IoPath io, std::uint64_t bytes);
     void draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std::uint64_t align);
     [[nodiscard]] inline bool settle();
     [[nodiscard]] inline bool stand_on(const Extent& extent);

@@ -36,12 +36,12 @@ inline constexpr std::size_t kPiecesMax = 64;
 
 /// A request as the plan makes it: its bytes and their path.
 struct Draft {
-    std::uint64_t offset = 0;  ///< in the file, as the device sees it (aligned on the direct lane)
+    std::uint64_t offset = 0;  ///< in the file, as the device sees it (aligned on the direct path)
     std::uint32_t bytes = 0;   ///< likewise; the wanted ones and what alignment adds
     std::uint32_t skip_bytes =
         0;  ///< read through a slot: unwanted bytes before the first wanted one
     std::uint32_t wanted_bytes = 0;
-    os::Lane lane = os::Lane::kDirect;
+    os::IoPath io = os::IoPath::kDirect;
     bool edge = false;       ///< the buffered end of a written run, or all of it: under the gate
     bool slot = false;       ///< the bytes pass through a slot
     bool to_device = false;  ///< straight to or from a device's memory: see device_path/
@@ -74,7 +74,7 @@ struct Request {
 
     // Input of the backend. `pieces` is the part that is left to do.
     Op op = Op::kRead;
-    os::Lane lane = os::Lane::kDirect;
+    os::IoPath io = os::IoPath::kDirect;
     os::File* file = nullptr;
     std::uint64_t offset = 0;
     std::span<iovec> pieces;
@@ -148,7 +148,7 @@ std::uint64_t for_each_piece_over_gaps(const Extents& extents, const Draft& draf
     if (request.draft.to_device) {
         return kDevicePathAlign;
     }
-    return request.lane == os::Lane::kDirect
+    return request.io == os::IoPath::kDirect
                ? std::max(align, request.file->geometry().memory_align)
                : 1;
 }

@@ -3,6 +3,7 @@
 
 #include "base/assert.hpp"
 #include "base/futex.hpp"
+#include "engine/core.hpp"
 #include "engine/watch.hpp"
 
 #include <algorithm>
@@ -13,14 +14,14 @@
 
 namespace penstock::engine {
 
-Transfer::Transfer(TransferOwner& owner, Op operation, FileList&& its_files, Extents&& its_extents,
+Transfer::Transfer(Core& core, Op operation, FileList&& its_files, Extents&& its_extents,
                    std::uint64_t bytes, bool may_be_short)
     : op(operation),
       allow_short(may_be_short),
       files(std::move(its_files)),
       extents(std::move(its_extents)),
       total_bytes(bytes),
-      owner_(owner) {
+      core_(core) {
     const std::uint64_t count = extents.count();
     if (allow_short || extents.sorted()) {
         ends_ = std::make_unique<std::atomic<std::uint64_t>[]>(count);
@@ -169,7 +170,7 @@ void Transfer::expect_parts(Window& window) {
 void Transfer::part_done(const Part& part) noexcept {
     Window& window = *part.window;
     if (window.parts_left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        owner_.parts_done(window);
+        core_.parts_done(window);
     }
 }
 
@@ -182,7 +183,7 @@ void Transfer::finish() noexcept {
         }
     }
     files.clear();  // a caller that has waited may unmount
-    owner_.finishing(*this);
+    core_.finishing(*this);
     const std::uint32_t before = state_.fetch_or(kStopped | kFinished, std::memory_order_acq_rel);
     PENSTOCK_ASSERT((before & kFinished) == 0);
     if ((before & kNotifies) != 0) {
@@ -195,7 +196,7 @@ void Transfer::finish() noexcept {
     if (error_ && (state() & kAbandoned) != 0) {
         tell_unobserved();
     }
-    owner_.finished(*this);
+    core_.finished(*this);
     release();
 }
 
@@ -232,7 +233,7 @@ void Transfer::abandon() noexcept {
 void Transfer::tell_unobserved() noexcept {
     if (error_ && error_->code != ErrorCode::kCancelled &&
         !observed_.exchange(true, std::memory_order_acq_rel)) {
-        owner_.unobserved(std::move(*error_));
+        core_.unobserved(std::move(*error_));
     }
 }
 

@@ -99,22 +99,6 @@ struct Window : Job, RoomWaiter {
     bool on_caller = false;          ///< its parts are turned on the caller's thread (inline)
 };
 
-/// Receives reports of a transfer when it has finished, and none before. Nothing here throws: the
-/// transfer ends, whatever memory is left.
-class TransferOwner {
-public:
-    virtual ~TransferOwner() = default;
-    /// Every part of a window is quiet; on the thread that found it so. The last window must end in
-    /// finish().
-    virtual void parts_done(Window& window) noexcept = 0;
-    /// It is about to finish: its waiters do not know it yet.
-    virtual void finishing(Transfer& transfer) noexcept = 0;
-    /// It has finished; on the thread that finished it.
-    virtual void finished(Transfer& transfer) noexcept = 0;
-    /// An error that nobody will ever ask for: its handle was dropped.
-    virtual void unobserved(base::Error&& error) noexcept = 0;
-};
-
 /// What a transfer to or from memory of devices has besides.
 struct DeviceSide {
     std::vector<MemoryPlace> places;         ///< whose memory it moves bytes to or from
@@ -123,8 +107,9 @@ struct DeviceSide {
 
 class Transfer {
 public:
-    Transfer(TransferOwner& owner, Op op, FileList&& files, Extents&& extents,
-             std::uint64_t total_bytes, bool allow_short);
+    /// `core` hears of its windows and of its end: see "reports of transfers" there.
+    Transfer(Core& core, Op op, FileList&& files, Extents&& extents, std::uint64_t total_bytes,
+             bool allow_short);
     Transfer(const Transfer&) = delete;
     Transfer& operator=(const Transfer&) = delete;
 
@@ -238,7 +223,7 @@ private:
     void tell_eventfds() noexcept;
     [[nodiscard]] std::uint32_t state() const { return state_.load(std::memory_order_acquire); }
 
-    TransferOwner& owner_;
+    Core& core_;
     mutable std::atomic<std::uint32_t> state_{0};
     std::atomic<std::uint32_t> references_{1};
     std::atomic<Priority> priority_{Priority::kNormal};

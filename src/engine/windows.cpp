@@ -44,8 +44,8 @@ bool no_descriptor(const base::Error& error) {
 }
 
 std::uint32_t descriptors_of(const os::File& file) {
-    return (file.descriptor(os::Lane::kBuffered) >= 0 ? 1U : 0U) +
-           (file.descriptor(os::Lane::kDirect) >= 0 ? 1U : 0U);
+    return (file.descriptor(os::IoPath::kBuffered) >= 0 ? 1U : 0U) +
+           (file.descriptor(os::IoPath::kDirect) >= 0 ? 1U : 0U);
 }
 
 // A short read must know where the file ends: see Plan.
@@ -410,8 +410,8 @@ base::Result<bool> Core::open_file(Window& window, std::uint32_t index) {
         return true;
     }
     file = transfer.files[index];
-    const int highest =
-        std::max((*file)->descriptor(os::Lane::kBuffered), (*file)->descriptor(os::Lane::kDirect));
+    const int highest = std::max((*file)->descriptor(os::IoPath::kBuffered),
+                                 (*file)->descriptor(os::IoPath::kDirect));
     window.descriptors += descriptors_of(**file);
     window.highest_descriptor = std::max(window.highest_descriptor, highest);
     note_end(transfer, **file);

@@ -82,40 +82,40 @@ bool is_scale(const ValueTree& tree, ValueId id) {
                         [&](ValueId item) { return is_number(tree.at(item)); }));
 }
 
-bool fits_part(const ValueTree& tree, ValueId id, Part part) {
+bool fits_part(const ValueTree& tree, ValueId id, PartKind part) {
     const Value& v = tree.at(id);
     const bool none = v.kind == ValueKind::kNone;
     const bool constant = v.kind == ValueKind::kDtype;
     switch (part) {
-        case Part::kTensor:
+        case PartKind::kTensor:
             return tensor_of(tree, id) != nullptr;
-        case Part::kTensorOrNone:
+        case PartKind::kTensorOrNone:
             return none || tensor_of(tree, id) != nullptr;
-        case Part::kWhole:
+        case PartKind::kWhole:
             return is_whole(tree, id);
-        case Part::kRebuilt: {
+        case PartKind::kRebuilt: {
             const RebuiltRow* row =
                 v.kind == ValueKind::kRebuilt ? rebuilt_tagged(v.text) : nullptr;
             return row != nullptr && row->rebuilt != Rebuilt::kStorage &&
                    row->rebuilt != Rebuilt::kParameter;
         }
-        case Part::kDtypeOrNone:
+        case PartKind::kDtypeOrNone:
             return none || (constant && torch_constant(v.text) == Constant::kDtype);
-        case Part::kDtype:
+        case PartKind::kDtype:
             return constant && torch_constant(v.text) == Constant::kDtype;
-        case Part::kScheme:
+        case PartKind::kScheme:
             return constant && torch_constant(v.text) == Constant::kScheme;
-        case Part::kSize:
+        case PartKind::kSize:
             return is_size(tree, v);
-        case Part::kIndex:
+        case PartKind::kIndex:
             return is_index(v);
-        case Part::kIndexOrNone:
+        case PartKind::kIndexOrNone:
             return none || is_index(v);
-        case Part::kBool:
+        case PartKind::kBool:
             return v.kind == ValueKind::kBool;
-        case Part::kBoolOrNone:
+        case PartKind::kBoolOrNone:
             return none || v.kind == ValueKind::kBool;
-        case Part::kScale:
+        case PartKind::kScale:
             return is_scale(tree, id);
     }
     return false;

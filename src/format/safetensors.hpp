@@ -85,6 +85,7 @@ private:
 struct Header {
     std::vector<Tensor> tensors;  ///< in the order of the data
     Metadata metadata;
+    bool has_metadata = false;  ///< it may be empty
     std::uint64_t data_begin = 0;
     /// It has metadata, and is byte for byte what a layout writes, kPaddingMin included.
     bool is_of_layout = false;

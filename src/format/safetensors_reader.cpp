@@ -30,6 +30,7 @@ public:
         }
         if (depth_ == 1) {
             in_metadata_ = name == "__metadata__";
+            header.has_metadata = header.has_metadata || in_metadata_;
             name_ = std::move(name);
         } else if (in_metadata_) {
             header.metadata.emplace_back(std::move(name), "");

@@ -23,7 +23,7 @@ public:
         if ((used_ + 1) * 2 > slots_.size()) {
             grow(used_ * 2);
         }
-        Slot& slot = slot_of(slots_, node, tree);
+        Entry& slot = slot_of(slots_, node, tree);
         if (slot.place == 0) {
             slot = {node, tree, static_cast<std::uint32_t>(place + 1)};
             ++used_;
@@ -32,16 +32,16 @@ public:
     }
 
 private:
-    struct Slot {
+    struct Entry {
         std::uint64_t node = 0;
         std::uint32_t tree = 0;
         std::uint32_t place = 0;  ///< less 1; 0: the slot is free
     };
 
-    static Slot& slot_of(std::vector<Slot>& slots, std::uint64_t node, std::uint32_t tree) {
+    static Entry& slot_of(std::vector<Entry>& slots, std::uint64_t node, std::uint32_t tree) {
         const std::size_t mask = slots.size() - 1;
         for (std::size_t i = mixed(node + kGolden * tree) & mask;; i = (i + 1) & mask) {
-            Slot& slot = slots[i];
+            Entry& slot = slots[i];
             if (slot.place == 0 || (slot.node == node && slot.tree == tree)) {
                 return slot;
             }
@@ -53,8 +53,8 @@ private:
         while (size < expected * 2) {
             size *= 2;
         }
-        std::vector<Slot> larger(size);
-        for (const Slot& slot : slots_) {
+        std::vector<Entry> larger(size);
+        for (const Entry& slot : slots_) {
             if (slot.place != 0) {
                 slot_of(larger, slot.node, slot.tree) = slot;
             }
@@ -62,7 +62,7 @@ private:
         slots_ = std::move(larger);
     }
 
-    std::vector<Slot> slots_;
+    std::vector<Entry> slots_;
     std::uint64_t used_ = 0;
 };
 

@@ -255,7 +255,7 @@ base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches,
     const auto close = [&](std::uint64_t end) {
         const std::size_t number = mapping->begins.size();
         const auto part =
-            std::make_shared<Part>(mapping, number, bytes.subspan(begin, end - begin));
+            std::make_shared<Share>(mapping, number, bytes.subspan(begin, end - begin));
         mapping->begins.push_back(begin);
         mapping->in_use[number] = true;
         for (const std::size_t i : members) {
@@ -284,11 +284,11 @@ base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches,
 }
 
 std::byte* FreshMemory::address(std::size_t stretch) const {
-    const Place& place = places_.at(stretch);
+    const SharePlace& place = places_.at(stretch);
     return place.part ? place.part->bytes().data() + place.offset : nullptr;
 }
 
-FreshMemory::Part::~Part() {
+FreshMemory::Share::~Share() {
     if (mapping_.use_count() == 1 || mapping_->allocated.block == nullptr) {
         return;  // all of it goes
     }

@@ -56,13 +56,13 @@ public:
     struct Mapping;
 
     /// A part of a mapping. Destroying it frees its pages, except those that others use, too.
-    class Part {
+    class Share {
     public:
-        Part(std::shared_ptr<Mapping> mapping, std::size_t number, std::span<std::byte> bytes)
+        Share(std::shared_ptr<Mapping> mapping, std::size_t number, std::span<std::byte> bytes)
             : mapping_(std::move(mapping)), number_(number), bytes_(bytes) {}
-        Part(const Part&) = delete;
-        Part& operator=(const Part&) = delete;
-        ~Part();
+        Share(const Share&) = delete;
+        Share& operator=(const Share&) = delete;
+        ~Share();
         [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
 
     private:
@@ -70,9 +70,9 @@ public:
         std::size_t number_;
         std::span<std::byte> bytes_;
     };
-    struct Place {
-        std::shared_ptr<Part> part;  ///< nullptr: an empty stretch
-        std::uint64_t offset = 0;    ///< in the part
+    struct SharePlace {
+        std::shared_ptr<Share> part;  ///< nullptr: an empty stretch
+        std::uint64_t offset = 0;     ///< in the part
     };
 
     /// A load of so much is small: its memory is kept for the next. It may have several mappings.
@@ -85,14 +85,14 @@ public:
     /// Its pages are there: it was memory of another load, or is of the heap.
     [[nodiscard]] bool faulted_in() const { return faulted_in_; }
     /// The place of a stretch.
-    [[nodiscard]] const Place& place(std::size_t stretch) const { return places_.at(stretch); }
+    [[nodiscard]] const SharePlace& place(std::size_t stretch) const { return places_.at(stretch); }
     /// The address of its first byte; nullptr: an empty stretch.
     [[nodiscard]] std::byte* address(std::size_t stretch) const;
 
 private:
     FreshMemory() = default;
 
-    std::vector<Place> places_;
+    std::vector<SharePlace> places_;
     bool faulted_in_ = false;
 };
 

@@ -25,7 +25,7 @@
 namespace penstock::os {
 
 /// Direct I/O, or through the page cache.
-enum class Lane : std::uint8_t { kDirect, kBuffered };
+enum class IoPath : std::uint8_t { kDirect, kBuffered };
 
 /// Requirements for an aligned request. All are powers of two; 1 means no requirement.
 struct Geometry {
@@ -80,15 +80,15 @@ public:
     [[nodiscard]] const FileInfo& info() const { return info_; }
     [[nodiscard]] const Geometry& geometry() const { return info_.geometry; }
 
-    /// The kernel's descriptor for a lane, or -1 if the file is not the kernel's. A file without
+    /// The kernel's descriptor for a path, or -1 if the file is not the kernel's. A file without
     /// direct I/O has only a buffered one.
-    [[nodiscard]] virtual int descriptor(Lane lane) const = 0;
+    [[nodiscard]] virtual int descriptor(IoPath io) const = 0;
 
     // Blocking; any thread. The kernel's convention: bytes moved (0 = end of file), or -errno.
     // Retries nothing: the caller handles EINTR, EAGAIN and short counts.
-    [[nodiscard]] virtual std::int64_t read_at(Lane lane, std::uint64_t offset,
+    [[nodiscard]] virtual std::int64_t read_at(IoPath io, std::uint64_t offset,
                                                std::span<const iovec> pieces) = 0;
-    [[nodiscard]] virtual std::int64_t write_at(Lane lane, std::uint64_t offset,
+    [[nodiscard]] virtual std::int64_t write_at(IoPath io, std::uint64_t offset,
                                                 std::span<const iovec> pieces) = 0;
 
     /// Writes at the end of the file, as it is by then, one caller after the other. Fails with

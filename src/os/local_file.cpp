@@ -113,19 +113,19 @@ LocalFile::~LocalFile() {
     close_descriptor(buffered_);
 }
 
-int LocalFile::descriptor(Lane lane) const {
-    return lane == Lane::kDirect ? direct_.load() : buffered_.load();
+int LocalFile::descriptor(IoPath io) const {
+    return io == IoPath::kDirect ? direct_.load() : buffered_.load();
 }
 
-std::int64_t LocalFile::read_at(Lane lane, std::uint64_t offset, std::span<const iovec> pieces) {
+std::int64_t LocalFile::read_at(IoPath io, std::uint64_t offset, std::span<const iovec> pieces) {
     const ssize_t got =
-        ::preadv(descriptor(lane), pieces.data(), piece_count(pieces), static_cast<off_t>(offset));
+        ::preadv(descriptor(io), pieces.data(), piece_count(pieces), static_cast<off_t>(offset));
     return got < 0 ? -errno : got;
 }
 
-std::int64_t LocalFile::write_at(Lane lane, std::uint64_t offset, std::span<const iovec> pieces) {
+std::int64_t LocalFile::write_at(IoPath io, std::uint64_t offset, std::span<const iovec> pieces) {
     const ssize_t put =
-        ::pwritev(descriptor(lane), pieces.data(), piece_count(pieces), static_cast<off_t>(offset));
+        ::pwritev(descriptor(io), pieces.data(), piece_count(pieces), static_cast<off_t>(offset));
     return put < 0 ? -errno : put;
 }
 
@@ -375,7 +375,7 @@ std::uint64_t LocalFile::size_at_hand() const {
         return size().value_or(0);
     }
     Statx x;
-    const bool known = statx_of(descriptor(Lane::kBuffered), kStatxSize, x, true) == 0 &&
+    const bool known = statx_of(descriptor(IoPath::kBuffered), kStatxSize, x, true) == 0 &&
                        (x.mask & kStatxSize) != 0;
     return known ? x.bytes : 0;
 }

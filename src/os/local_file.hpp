@@ -19,10 +19,10 @@ public:
     LocalFile(FileInfo info, base::UniqueFd buffered, base::UniqueFd direct);
     ~LocalFile() override;
 
-    [[nodiscard]] int descriptor(Lane lane) const override;
-    [[nodiscard]] std::int64_t read_at(Lane lane, std::uint64_t offset,
+    [[nodiscard]] int descriptor(IoPath io) const override;
+    [[nodiscard]] std::int64_t read_at(IoPath io, std::uint64_t offset,
                                        std::span<const iovec> pieces) override;
-    [[nodiscard]] std::int64_t write_at(Lane lane, std::uint64_t offset,
+    [[nodiscard]] std::int64_t write_at(IoPath io, std::uint64_t offset,
                                         std::span<const iovec> pieces) override;
     [[nodiscard]] std::int64_t append_some(std::span<const std::byte> bytes) override;
     [[nodiscard]] std::uint64_t appended_to() const override;

@@ -262,7 +262,7 @@ public:
 
     Result<void> take_attributes(const std::string& from, File& to) override {
         PENSTOCK_CHECK(check_path("take_attributes", from));
-        const int fd = to.descriptor(Lane::kBuffered);
+        const int fd = to.descriptor(IoPath::kBuffered);
         if (fd < 0) {
             return fail(system_error(EBADF, "take_attributes", to.info().path));
         }

@@ -61,7 +61,7 @@ std::size_t FakeBackend::reap(std::span<engine::Request*> done) {
         std::pop_heap(due_.begin(), due_.end(), later);
         due_.pop_back();
         request->result = static_cast<FakeFile&>(*request->file)
-                              .access(request->op, request->lane, request->offset, request->pieces);
+                              .access(request->op, request->io, request->offset, request->pieces);
         done[count++] = request;
     }
     return count;

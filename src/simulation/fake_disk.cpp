@@ -104,8 +104,8 @@ std::uint64_t FakeDisk::draw() {
 
 base::Nanos FakeDisk::schedule(base::Nanos now, std::uint64_t bytes) {
     const std::lock_guard lock(mutex_);
-    const auto lane = std::min_element(lane_free_.begin(), lane_free_.end());
-    base::Nanos done = std::max(now, *lane) + model_.request_ns;
+    const auto io = std::min_element(lane_free_.begin(), lane_free_.end());
+    base::Nanos done = std::max(now, *io) + model_.request_ns;
     if (model_.jitter_ns != 0) {
         done += static_cast<base::Nanos>(random_() % static_cast<std::uint64_t>(model_.jitter_ns));
     }
@@ -114,11 +114,11 @@ base::Nanos FakeDisk::schedule(base::Nanos now, std::uint64_t bytes) {
                static_cast<base::Nanos>(static_cast<double>(bytes) * 1e9 / model_.bytes_per_second);
         pipe_free_ = done;
     }
-    *lane = done;
+    *io = done;
     return done;
 }
 
-std::int64_t FakeDisk::access(engine::Op op, os::Lane lane, std::uint64_t inode,
+std::int64_t FakeDisk::access(engine::Op op, os::IoPath io, std::uint64_t inode,
                               std::uint64_t offset, std::span<const iovec> pieces,
                               base::Nanos now) {
     static const std::string no_path;
@@ -129,9 +129,9 @@ std::int64_t FakeDisk::access(engine::Op op, os::Lane lane, std::uint64_t inode,
     if (offset == kAtEnd) {
         offset = is_file(inode) ? inodes_.at(inode)->bytes() : 0;
     }
-    const Fault fault = faults_ ? faults_({accesses_, op, lane, offset, bytes}) : Fault{};
+    const Fault fault = faults_ ? faults_({accesses_, op, io, offset, bytes}) : Fault{};
     ++accesses_;
-    const bool direct = lane == os::Lane::kDirect && shape_.direct;
+    const bool direct = io == os::IoPath::kDirect && shape_.direct;
     const std::uint64_t align =
         !direct ? 1 : (op == engine::Op::kRead ? shape_.read_align : shape_.write_align);
     std::int64_t result = 0;

@@ -58,7 +58,7 @@ struct DiskShape {
 struct DiskAccess {
     std::uint64_t index = 0;  ///< number among all accesses to this disk
     engine::Op op = engine::Op::kRead;
-    os::Lane lane = os::Lane::kDirect;
+    os::IoPath io = os::IoPath::kDirect;
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
 };
@@ -133,7 +133,7 @@ public:
     /// Does a request at once; the kernel's convention.
     /// `offset` kAtEnd: where the file ends.
     static constexpr std::uint64_t kAtEnd = UINT64_MAX;
-    [[nodiscard]] std::int64_t access(engine::Op op, os::Lane lane, std::uint64_t inode,
+    [[nodiscard]] std::int64_t access(engine::Op op, os::IoPath io, std::uint64_t inode,
                                       std::uint64_t offset, std::span<const iovec> pieces,
                                       base::Nanos now);
 

@@ -46,22 +46,22 @@ FakeFile::FakeFile(os::FileInfo info, std::shared_ptr<FakeDisk> disk, std::uint6
     note_size(disk_->size(inode_));
 }
 
-std::int64_t FakeFile::access(engine::Op op, os::Lane lane, std::uint64_t offset,
+std::int64_t FakeFile::access(engine::Op op, os::IoPath io, std::uint64_t offset,
                               std::span<const iovec> pieces) {
     const Access refused = op == engine::Op::kRead ? Access::kWrite : Access::kRead;
     if (info_.access == refused) {
         return -EBADF;
     }
-    return disk_->access(op, lane, inode_, offset, pieces, clock_->now());
+    return disk_->access(op, io, inode_, offset, pieces, clock_->now());
 }
 
-std::int64_t FakeFile::read_at(os::Lane lane, std::uint64_t offset, std::span<const iovec> pieces) {
-    return access(engine::Op::kRead, lane, offset, pieces);
+std::int64_t FakeFile::read_at(os::IoPath io, std::uint64_t offset, std::span<const iovec> pieces) {
+    return access(engine::Op::kRead, io, offset, pieces);
 }
 
-std::int64_t FakeFile::write_at(os::Lane lane, std::uint64_t offset,
+std::int64_t FakeFile::write_at(os::IoPath io, std::uint64_t offset,
                                 std::span<const iovec> pieces) {
-    return access(engine::Op::kWrite, lane, offset, pieces);
+    return access(engine::Op::kWrite, io, offset, pieces);
 }
 
 std::int64_t FakeFile::append_some(std::span<const std::byte> bytes) {
@@ -70,7 +70,7 @@ std::int64_t FakeFile::append_some(std::span<const std::byte> bytes) {
         return -EBADF;
     }
     const std::int64_t put =
-        access(engine::Op::kWrite, os::Lane::kBuffered, FakeDisk::kAtEnd, {&piece, 1});
+        access(engine::Op::kWrite, os::IoPath::kBuffered, FakeDisk::kAtEnd, {&piece, 1});
     appended_to_ = put < 0 ? appended_to_ : disk_->size(inode_);
     return put;
 }
@@ -111,10 +111,10 @@ std::int64_t FakeFile::read_cached(std::uint64_t offset, std::span<const iovec> 
             return -EAGAIN;
         case 1: {
             const iovec some{pieces[0].iov_base, (pieces[0].iov_len + 1) / 2};
-            return read_at(os::Lane::kBuffered, offset, {&some, 1});
+            return read_at(os::IoPath::kBuffered, offset, {&some, 1});
         }
         default:
-            return read_at(os::Lane::kBuffered, offset, pieces);
+            return read_at(os::IoPath::kBuffered, offset, pieces);
     }
 }
 
@@ -211,7 +211,7 @@ base::Result<std::unique_ptr<os::FileLock>> FakeFolder::lock() {
     return std::make_unique<FakeLock>(disk_, inode_, path_on_disk_);
 }
 
-FakeFileSystem::Place FakeFileSystem::on_disk(const std::string& path) const {
+FakeFileSystem::DiskPath FakeFileSystem::on_disk(const std::string& path) const {
     if (disks_.size() == 1) {
         return {disks_.front(), path, ""};
     }
@@ -225,7 +225,7 @@ FakeFileSystem::Place FakeFileSystem::on_disk(const std::string& path) const {
 // is, and leads nowhere.
 std::string FakeFileSystem::through_links(std::string path, bool follow_last) const {
     for (int i = 0; i < 40; ++i) {
-        const Place where = on_disk(path);
+        const DiskPath where = on_disk(path);
         auto next = where.disk->step_through_link(where.path, follow_last, where.mount);
         if (!next) {
             break;
@@ -235,7 +235,7 @@ std::string FakeFileSystem::through_links(std::string path, bool follow_last) co
     return path;
 }
 
-FakeFileSystem::Place FakeFileSystem::place(const std::string& path, bool follow_last) const {
+FakeFileSystem::DiskPath FakeFileSystem::place(const std::string& path, bool follow_last) const {
     return on_disk(through_links(path, follow_last));
 }
 
@@ -253,7 +253,7 @@ base::Result<std::shared_ptr<os::File>> FakeFileSystem::open_once(const std::str
 base::Result<std::shared_ptr<os::File>> FakeFileSystem::open_file(const std::string& path,
                                                                   const FileOptions& options,
                                                                   std::uint64_t small_bytes) {
-    const Place where = place(path, options.follow);
+    const DiskPath where = place(path, options.follow);
     const DiskShape& shape = where.disk->shape();
     os::FileInfo info;
     info.path = path;
@@ -287,38 +287,38 @@ base::Result<std::shared_ptr<os::File>> FakeFileSystem::open_file(const std::str
 }
 
 base::Result<void> FakeFileSystem::rename(const std::string& from, const std::string& to) {
-    const Place source = place(from, false);
-    const Place target = place(to, false);
+    const DiskPath source = place(from, false);
+    const DiskPath target = place(to, false);
     return outcome(
         source.disk == target.disk ? source.disk->rename(source.path, target.path) : EXDEV,
         "rename", from);
 }
 
 base::Result<void> FakeFileSystem::link(const std::string& from, const std::string& to) {
-    const Place source = place(from, false);
-    const Place target = place(to, false);
+    const DiskPath source = place(from, false);
+    const DiskPath target = place(to, false);
     return outcome(source.disk == target.disk ? source.disk->link(source.path, target.path) : EXDEV,
                    "link", to);
 }
 
 base::Result<void> FakeFileSystem::symbolic_link(const std::string& target,
                                                  const std::string& path) {
-    const Place where = place(path, false);
+    const DiskPath where = place(path, false);
     return outcome(where.disk->symbolic_link(target, where.path), "make link", path);
 }
 
 base::Result<void> FakeFileSystem::remove(const std::string& path) {
-    const Place where = place(path, false);
+    const DiskPath where = place(path, false);
     return outcome(where.disk->remove(where.path), "remove", path);
 }
 
 base::Result<void> FakeFileSystem::make_folder(const std::string& path) {
-    const Place where = place(path, false);
+    const DiskPath where = place(path, false);
     return outcome(where.disk->make_folder(where.path), "make folder", path);
 }
 
 base::Result<std::vector<std::string>> FakeFileSystem::list(const std::string& path) {
-    const Place where = place(path, true);
+    const DiskPath where = place(path, true);
     std::vector<std::string> names;
     PENSTOCK_CHECK(outcome(where.disk->list(where.path, names), "list", path));
     return names;
@@ -329,7 +329,7 @@ base::Result<Space> FakeFileSystem::space(const std::string& path) {
 }
 
 base::Result<FileStatus> FakeFileSystem::status(const std::string& path) {
-    const Place where = place(path, false);
+    const DiskPath where = place(path, false);
     FileStatus status;
     PENSTOCK_CHECK(outcome(where.disk->status(where.path, status), "status", path));
     return status;
@@ -340,7 +340,7 @@ base::Result<std::string> FakeFileSystem::resolve(const std::string& path) {
 }
 
 base::Result<void> FakeFileSystem::take_attributes(const std::string& from, os::File& to) {
-    const Place where = place(from, true);
+    const DiskPath where = place(from, true);
     FileStatus status;
     PENSTOCK_CHECK(outcome(where.disk->status(where.path, status), "take attributes", from));
     static_cast<FakeFile&>(to).set_mode(status.mode);
@@ -349,12 +349,12 @@ base::Result<void> FakeFileSystem::take_attributes(const std::string& from, os::
 
 base::Result<void> FakeFileSystem::set_modified(const std::string& path,
                                                 std::int64_t since_1970_ns) {
-    const Place where = place(path, false);
+    const DiskPath where = place(path, false);
     return outcome(where.disk->set_modified(where.path, since_1970_ns), "set time", path);
 }
 
 base::Result<std::shared_ptr<os::Folder>> FakeFileSystem::open_folder(const std::string& path) {
-    const Place where = place(path, true);
+    const DiskPath where = place(path, true);
     const FakeDisk::Opened opened = where.disk->open_folder(where.path);
     PENSTOCK_CHECK(outcome(opened.system_errno, "open folder", path));
     return std::make_shared<FakeFolder>(path, where.disk, opened.inode, where.path);
@@ -362,14 +362,14 @@ base::Result<std::shared_ptr<os::Folder>> FakeFileSystem::open_folder(const std:
 
 base::Result<std::unique_ptr<os::FileLock>> FakeFileSystem::lock(const std::string& path,
                                                                  bool make) {
-    const Place where = place(path, false);
+    const DiskPath where = place(path, false);
     const FakeDisk::Opened locked = where.disk->lock(where.path, make);
     PENSTOCK_CHECK(outcome(locked.system_errno, "lock", path));
     return std::make_unique<FakeLock>(where.disk, locked.inode, where.path);
 }
 
 base::Result<void> FakeFileSystem::sync_folder(const std::string& path) {
-    const Place where = place(path, true);
+    const DiskPath where = place(path, true);
     return outcome(where.disk->sync_folder(where.path), "sync folder", path);
 }
 

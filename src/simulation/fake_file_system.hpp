@@ -22,13 +22,13 @@ public:
     ~FakeFile() override { disk_->close(inode_); }
 
     [[nodiscard]] FakeDisk& disk() { return *disk_; }
-    [[nodiscard]] std::int64_t access(engine::Op op, os::Lane lane, std::uint64_t offset,
+    [[nodiscard]] std::int64_t access(engine::Op op, os::IoPath io, std::uint64_t offset,
                                       std::span<const iovec> pieces);
 
-    [[nodiscard]] int descriptor(os::Lane /*lane*/) const override { return -1; }
-    [[nodiscard]] std::int64_t read_at(os::Lane lane, std::uint64_t offset,
+    [[nodiscard]] int descriptor(os::IoPath /*io*/) const override { return -1; }
+    [[nodiscard]] std::int64_t read_at(os::IoPath io, std::uint64_t offset,
                                        std::span<const iovec> pieces) override;
-    [[nodiscard]] std::int64_t write_at(os::Lane lane, std::uint64_t offset,
+    [[nodiscard]] std::int64_t write_at(os::IoPath io, std::uint64_t offset,
                                         std::span<const iovec> pieces) override;
     [[nodiscard]] int cached_pages(std::uint64_t offset, std::uint64_t bytes,
                                    os::CachedPages& found) const override;
@@ -122,13 +122,13 @@ private:
     [[nodiscard]] base::Result<std::shared_ptr<os::File>> open_file(const std::string& path,
                                                                     const FileOptions& options,
                                                                     std::uint64_t small_bytes);
-    struct Place {
+    struct DiskPath {
         std::shared_ptr<FakeDisk> disk;
         std::string path;
         std::string mount;  ///< the prefix of the path: "/1", or nothing
     };
-    [[nodiscard]] Place on_disk(const std::string& path) const;
-    [[nodiscard]] Place place(const std::string& path, bool follow_last) const;
+    [[nodiscard]] DiskPath on_disk(const std::string& path) const;
+    [[nodiscard]] DiskPath place(const std::string& path, bool follow_last) const;
     [[nodiscard]] std::string through_links(std::string path, bool follow_last) const;
 
     std::vector<std::shared_ptr<FakeDisk>> disks_;

@@ -134,7 +134,7 @@ void FileSource::read(std::size_t tensor, std::uint64_t begin, std::uint64_t /*e
 
 void FileSource::read_tensors(std::span<const TensorInto> wanted,
                               const stream::ReadFileOptions& options, const Progress& progress) {
-    std::vector<TensorReader::Part> parts;
+    std::vector<TensorReader::ItemRange> parts;
     std::vector<Memory> into;
     for (const TensorInto& one : wanted) {
         parts.push_back({one.tensor, 0, one.into.size()});
@@ -143,13 +143,14 @@ void FileSource::read_tensors(std::span<const TensorInto> wanted,
     read_parts(std::move(parts), into, options, progress);
 }
 
-void FileSource::read_parts(std::vector<TensorReader::Part> parts, std::span<const Memory> into,
-                            const stream::ReadFileOptions& options, const Progress& progress) {
+void FileSource::read_parts(std::vector<TensorReader::ItemRange> parts,
+                            std::span<const Memory> into, const stream::ReadFileOptions& options,
+                            const Progress& progress) {
     std::uint64_t total = 0;
     std::vector<Memory> data;
     std::size_t kept = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-        const TensorReader::Part& part = parts[i];
+        const TensorReader::ItemRange& part = parts[i];
         if (part.bytes > 0) {  // an empty tensor may be in no storage
             const auto& [item, first] = places_[part.item];
             parts[kept++] = {item, first + part.begin, part.bytes};

@@ -79,7 +79,7 @@ public:
     [[nodiscard]] Verified verify(const Progress& progress) override;
     /// Reads parts of tensors: TensorReader::read(), `item` being the number of a tensor. Progress
     /// counts what is wanted.
-    void read_parts(std::vector<TensorReader::Part> parts, std::span<const Memory> into,
+    void read_parts(std::vector<TensorReader::ItemRange> parts, std::span<const Memory> into,
                     const stream::ReadFileOptions& options, const Progress& progress);
 
 private:

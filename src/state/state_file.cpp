@@ -33,40 +33,12 @@ constexpr std::size_t kPartsMax = 65536;  // that are planned at a time
     base::raise(base::error(ErrorCode::kInvalidArgument, operation, why, path));
 }
 
-// Refuses values that the file has no place for: they would be lost silently.
-void check_state(const State& state, StateFormat format, const std::string& path) {
-    std::vector<state::StoredTensor> tensors;
-    for (const StateTensor& t : state.tensors) {
-        state::check_tensor(t, kSave, format == StateFormat::kTorch);
-        if (!t.global_shape.empty() && t.global_shape != t.shape) {
-            state::refuse_tensor(t, kSave,
-                                 "it is a slice of a larger one; a file holds whole tensors, a "
-                                 "CheckpointStore slices too");
-        }
-        tensors.push_back({t.name, t.dtype, t.shape, t.data.bytes});
-    }
-    if (format == StateFormat::kTorch) {
-        if (!state.metadata.empty()) {
-            wrong(kSave,
-                  "a .pt has no metadata; put it into the structure, or save as .safetensors",
-                  path);
-        }
-        state::check_structure(state, tensors, kSave);
-    } else if (state.structure != "null") {
-        wrong(kSave,
-              "a .safetensors holds tensors by name and no structure; save as .pt, or leave the "
-              "structure out",
-              path);
-    }
-}
-
 }  // namespace
 
 void save_file(const std::shared_ptr<Engine>& engine, const std::string& path, const State& state,
                const SaveFileOptions& options, const FileSystem& files) {
     static_cast<void>(base::engine_given(engine, "save"));
-    const StateFormat format = state::format_of(path, options.format);
-    check_state(state, format, path);
+    const StateFormat format = state::check_state(state, path, options.format);
     state::wait_for_streams(state.tensors, options.streams);
     if (format == StateFormat::kIndex) {
         state::save_index(*engine, files, path, state::named_tensors(state),
@@ -242,7 +214,7 @@ private:
     const Progress& progress_;
     MemoryPool pool_;
     std::vector<Box> boxes_;
-    std::vector<state::TensorReader::Part> parts_;
+    std::vector<state::TensorReader::ItemRange> parts_;
     std::vector<Memory> into_;
     /// Boxes that are no single stretch of the file, on their way to a GPU.
     std::vector<std::pair<Buffer, Memory>> bounces_;

@@ -225,7 +225,7 @@ std::vector<TensorReader::Seen> TensorReader::tensors() const {
     return out;
 }
 
-TensorReader::Part TensorReader::checkable(const Part& part) const {
+TensorReader::ItemRange TensorReader::checkable(const ItemRange& part) const {
     const Item& item = items_[part.item];
     const auto& table = sums(item.described_by);
     if (!table || part.bytes == 0) {
@@ -237,7 +237,8 @@ TensorReader::Part TensorReader::checkable(const Part& part) const {
     return {part.item, begin, std::min(pieces * piece, item.bytes - begin)};
 }
 
-stream::Wanted TensorReader::wanted_of(const Part& part, const Memory& into, bool verify) const {
+stream::Wanted TensorReader::wanted_of(const ItemRange& part, const Memory& into,
+                                       bool verify) const {
     const Item& item = items_[part.item];
     PENSTOCK_ASSERT(part.begin <= item.bytes && part.bytes <= item.bytes - part.begin);
     stream::Wanted out{.offset = part.begin,
@@ -262,7 +263,7 @@ stream::Wanted TensorReader::wanted_of(const Part& part, const Memory& into, boo
     return out;
 }
 
-void TensorReader::read(std::span<const Part> parts, std::span<const Memory> into,
+void TensorReader::read(std::span<const ItemRange> parts, std::span<const Memory> into,
                         const stream::ReadFileOptions& options, const Progress& progress) const {
     if (!is_swapped()) {
         read_as_is(parts, into, options, progress);
@@ -271,8 +272,9 @@ void TensorReader::read(std::span<const Part> parts, std::span<const Memory> int
     // Through the host, where the bytes of each number are turned around.
     MemoryPool pool;
     stream::ProgressClock clock(progress, "load", file(0).path);
-    clock.set_total(std::accumulate(parts.begin(), parts.end(), std::uint64_t{0},
-                                    [](auto sum, const Part& part) { return sum + part.bytes; }));
+    clock.set_total(
+        std::accumulate(parts.begin(), parts.end(), std::uint64_t{0},
+                        [](auto sum, const ItemRange& part) { return sum + part.bytes; }));
     for (std::size_t i = 0; i < parts.size(); ++i) {
         const std::size_t unit = std::max<std::size_t>(items_[parts[i].item].swap_unit, 1);
         PENSTOCK_ASSERT(parts[i].begin % unit == 0 && parts[i].bytes % unit == 0);
@@ -291,7 +293,7 @@ void TensorReader::read(std::span<const Part> parts, std::span<const Memory> int
     }
 }
 
-void TensorReader::read_as_is(std::span<const Part> parts, std::span<const Memory> into,
+void TensorReader::read_as_is(std::span<const ItemRange> parts, std::span<const Memory> into,
                               const stream::ReadFileOptions& options,
                               const Progress& progress) const {
     std::vector<std::vector<stream::Wanted>> wanted(data_.size());

@@ -45,7 +45,7 @@ public:
         std::uint8_t swap_unit = 0;      ///< of a big-endian .pt: bytes that are turned together
         std::uint32_t described_by = 0;  ///< the file that has its header
     };
-    struct Part {
+    struct ItemRange {
         std::size_t item = 0;
         std::uint64_t begin = 0;
         std::uint64_t bytes = 0;
@@ -106,10 +106,10 @@ public:
         return torch_file() != nullptr && torch_file()->big_endian;
     }
     /// The part to read so that the one given can be checked.
-    [[nodiscard]] Part checkable(const Part& part) const;
+    [[nodiscard]] ItemRange checkable(const ItemRange& part) const;
     /// into[i] has parts[i].bytes of the host or of a GPU. Throws Error: kDamaged, naming the
     /// tensor, for a checksum that is wrong; for a file that is written to meanwhile.
-    void read(std::span<const Part> parts, std::span<const Memory> into,
+    void read(std::span<const ItemRange> parts, std::span<const Memory> into,
               const stream::ReadFileOptions& options, const Progress& progress) const;
     /// False: the index was saved again, and its shards were not kept open (they were too many), or
     /// the caller opened them `by_name`: what was read may be of several saves.
@@ -125,10 +125,11 @@ private:
         mutable std::optional<SumTable> sums;
     };
     void take(TensorFile file, bool is_named, const Choose& choose, bool hold_all = false);
-    void read_as_is(std::span<const Part> parts, std::span<const Memory> into,
+    void read_as_is(std::span<const ItemRange> parts, std::span<const Memory> into,
                     const stream::ReadFileOptions& options, const Progress& progress) const;
     void take_updates();
-    [[nodiscard]] stream::Wanted wanted_of(const Part& part, const Memory& into, bool verify) const;
+    [[nodiscard]] stream::Wanted wanted_of(const ItemRange& part, const Memory& into,
+                                           bool verify) const;
     [[nodiscard]] std::optional<stream::WrongSum> read_file(const TensorFile& from,
                                                             std::span<const stream::Wanted> wanted,
                                                             const stream::ReadFileOptions& options,

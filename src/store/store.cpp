@@ -80,7 +80,7 @@ struct CheckpointStore::Impl {
     const std::shared_ptr<store::ReadBack> read_back = std::make_shared<store::ReadBack>();
     store::Retention retention;
     std::mutex saver_mutex;
-    std::unique_ptr<store::BackgroundSaver> saver;  // last: its saves need the rest
+    std::shared_ptr<store::BackgroundSaver> saver;
 
     Impl(std::shared_ptr<Engine> with_engine, FileSystem with_files,
          std::vector<std::string> with_folders, const StoreOptions& with_options)
@@ -120,6 +120,14 @@ struct CheckpointStore::Impl {
                 operation, folders.front(),
                 "keep_best needs the name of a metric, and this one is empty; give the name that "
                 "the metadata of the saves has");
+        }
+    }
+
+    Impl(const Impl&) = delete;
+    Impl& operator=(const Impl&) = delete;
+    ~Impl() {
+        if (saver && !gate.is_of_parent()) {  // others may share it; its saves need the rest
+            saver->queue()->finish();
         }
     }
 
@@ -326,55 +334,41 @@ struct CheckpointStore::Impl {
     // Finishes the saves in flight: they are earlier, and come first.
     void finish_saves(const std::string& next) {
         gate.check();
-        if (store::BackgroundSaver* const own = saver_made(false)) {
+        if (const auto own = saver_made(false)) {
             own->raise_failure(next);
             own->queue()->finish();
         }
     }
 
     // Made by the first save_async(): its budget is looked up then.
-    [[nodiscard]] store::BackgroundSaver* saver_made(bool make) {
+    [[nodiscard]] std::shared_ptr<store::BackgroundSaver> saver_made(bool make) {
         const std::lock_guard guard(saver_mutex);
         if (!saver && make) {
-            saver = std::make_unique<store::BackgroundSaver>(options.host_memory_bytes);
+            saver = std::make_shared<store::BackgroundSaver>(options.host_memory_bytes);
         }
-        return saver.get();
+        return saver;
     }
 
-    PendingSave save_async(const State& given, SaveOptions own, const AsyncOptions& async) {
+    PendingSave save_async(State state, SaveOptions own, const AsyncOptions& async) {
         gate.check();
-        static_cast<void>(store::check_state(given));  // reports now what could not be loaded again
-        static_cast<void>(store::metadata_of(own, given));
-        store::BackgroundSaver& own_saver = *saver_made(true);
-        const std::string name = fmt::format("step {}", own.step);
-        own_saver.raise_failure(name);
-        struct Job {
-            State state;
-            store::StagedCopy copy;
-        };
-        auto job = std::make_shared<Job>(Job{given, {}});
-        store::StagedSave staged = store::stage_state(own_saver, job->state, async, own.streams);
-        const auto pending = std::make_shared<PendingSave::Impl>();
-        pending->note = own_saver.reason_of_wait(staged);
-        job->copy = std::move(staged.copy);
-        own.look = store::look_later(job->state, own.changing, std::move(own.look));
-        auto work = [this, job = std::move(job), pending, after = staged.after,
-                     own = std::move(own)](store::PendingSave& save_now) {
-            after.wait();
-            SaveOptions now = own;
-            now.streams = {};
-            now.progress = [&, count = save_now.progress()](std::uint64_t done,
-                                                            std::uint64_t total) {
-                return count(done, total) && (!own.progress || own.progress(done, total));
+        static_cast<void>(store::check_state(state));  // reports now what could not be loaded again
+        static_cast<void>(store::metadata_of(own, state));
+        store::AsyncSave save_now{.name = fmt::format("step {}", own.step),
+                                  .memory = store::memory_of(state),
+                                  .streams = std::exchange(own.streams, {}),
+                                  .changing = own.changing,
+                                  .look = std::exchange(own.look, {})};
+        save_now.work = [&](store::StagedMemory staged) {
+            own.look = std::move(staged.look);
+            store::place(state, staged);
+            return [this, state = std::move(state), own = std::move(own)](
+                       store::PendingSave& running, CheckpointInfo& info) {
+                SaveOptions now = own;
+                now.progress = running.progress(own.progress);
+                info = save(state, now);
             };
-            pending->info = save(job->state, now);
         };
-        pending->save = own_saver.add(std::move(work), name, staged.all, async.keeps);
-        PendingSave out(pending);
-        if (staged.tight) {
-            out.wait_staged();
-        }
-        return out;
+        return store::save_async(*saver_made(true), std::move(save_now), async);
     }
 
     CheckpointInfo save(const State& state, const SaveOptions& save_options) {
@@ -429,6 +423,10 @@ T& there(const std::unique_ptr<T>& impl) {
 
 }  // namespace
 
+std::shared_ptr<store::BackgroundSaver> store::saver_of(const CheckpointStore& store) {
+    return there(store.impl_).saver_made(true);
+}
+
 CheckpointStore::CheckpointStore(std::shared_ptr<Engine> engine, FileSystem files,
                                  std::vector<std::string> folders, const StoreOptions& options)
     : impl_(std::make_unique<Impl>(std::move(engine), std::move(files), std::move(folders),
@@ -443,14 +441,14 @@ CheckpointInfo CheckpointStore::save(const State& state, const SaveOptions& opti
     return impl_->save(state, options);
 }
 
-PendingSave CheckpointStore::save_async(const State& state, const SaveOptions& options,
+PendingSave CheckpointStore::save_async(State state, const SaveOptions& options,
                                         const AsyncOptions& async) {
-    return there(impl_).save_async(state, options, async);
+    return there(impl_).save_async(std::move(state), options, async);
 }
 
 bool CheckpointStore::wait(std::chrono::nanoseconds timeout) {
     there(impl_).gate.check_not_inside();
-    store::BackgroundSaver* const saver = impl_->saver_made(false);
+    const auto saver = impl_->saver_made(false);
     if (saver == nullptr) {
         return true;
     }
@@ -465,7 +463,7 @@ void CheckpointStore::close() {
         return;
     }
     gate.check();
-    store::BackgroundSaver* const saver = impl_->saver_made(false);
+    const auto saver = impl_->saver_made(false);
     if (saver != nullptr) {
         saver->queue()->finish();
     }

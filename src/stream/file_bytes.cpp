@@ -16,7 +16,7 @@ namespace {
 class OneTransfer final : public PumpSource {
 public:
     explicit OneTransfer(PumpUnitPtr unit) : unit_(std::move(unit)) {}
-    PumpUnitPtr next(std::size_t /*lane*/) override { return std::move(unit_); }
+    PumpUnitPtr next(std::size_t /*queue*/) override { return std::move(unit_); }
     void ended(PumpUnitPtr /*unit*/, Transfer transfer) override { transfer.wait(); }
 
 private:

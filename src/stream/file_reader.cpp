@@ -137,7 +137,7 @@ private:
     std::uint64_t gap_bytes_ = 0;
 };
 
-// One lane: the steps in their order, each as soon as its memory is faulted in.
+// One queue: the steps in their order, each as soon as its memory is faulted in.
 class StepReader final : public PumpSource {
 public:
     StepReader(Engine& engine, const File& file, std::span<const Wanted> wanted, ReadSteps& steps,
@@ -160,7 +160,7 @@ private:
         std::size_t step = 0;
     };
 
-    PumpUnitPtr next(std::size_t /*lane*/) override {
+    PumpUnitPtr next(std::size_t /*queue*/) override {
         if (next_ == steps_.size() || !helpers_.touched(next_)) {
             return nullptr;
         }

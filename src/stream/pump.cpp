@@ -12,11 +12,11 @@
 
 namespace penstock::stream {
 
-void Pump::run(PumpSource& source, std::size_t lanes) {
-    lanes_.resize(lanes);
+void Pump::run(PumpSource& source, std::size_t queues) {
+    queues_.resize(queues);
     while (true) {
         const std::uint32_t seen = wakes_.load();
-        for (std::size_t i = 0; i < lanes; ++i) {
+        for (std::size_t i = 0; i < queues; ++i) {
             feed(source, i);
         }
         const bool moved = take_ended(source, std::chrono::nanoseconds(0));
@@ -29,7 +29,7 @@ void Pump::run(PumpSource& source, std::size_t lanes) {
             continue;
         }
         const bool held =
-            std::ranges::any_of(lanes_, [](const Lane& lane) { return lane.held != nullptr; });
+            std::ranges::any_of(queues_, [](const Queue& queue) { return queue.held != nullptr; });
         if (!group_.empty()) {
             take_ended(source, base::kWaitSlice);
         } else if (held) {
@@ -49,45 +49,46 @@ void Pump::wake() noexcept {
     group_.wake();
 }
 
-// Begins as many units as the lane and the engine have room for.
+// Begins as many units as the queue and the engine have room for.
 void Pump::feed(PumpSource& source, std::size_t number) {
-    Lane& lane = lanes_[number];
+    Queue& queue = queues_[number];
     while (true) {
-        if (lane.held == nullptr) {
-            if (lane.units >= window_.units || lane.bytes >= window_.bytes) {
+        if (queue.held == nullptr) {
+            if (queue.units >= window_.units || queue.bytes >= window_.bytes) {
                 return;
             }
-            lane.held = source.next(number);
-            if (lane.held == nullptr) {
+            queue.held = source.next(number);
+            if (queue.held == nullptr) {
                 return;
             }
-            lane.held->lane = number;
-            lane.held->request.options.group = this;  // one group for all files: they run in order
+            queue.held->queue = number;
+            queue.held->request.options.group = this;  // one group for all files: they run in order
         }
-        if (!begin(lane) || has_run_) {
+        if (!begin(queue) || has_run_) {
             return;  // what has run is passed on before the next runs
         }
     }
 }
 
-bool Pump::begin(Lane& lane) {
-    const std::uint64_t bytes = lane.held->bytes;
-    if (lane.units != 0 && (lane.units >= window_.units || lane.bytes + bytes > window_.bytes)) {
+bool Pump::begin(Queue& queue) {
+    const std::uint64_t bytes = queue.held->bytes;
+    if (queue.units != 0 && (queue.units >= window_.units || queue.bytes + bytes > window_.bytes)) {
         return false;
     }
     units_.emplace_back();  // its place comes first, so that a unit that has begun is waited for
-    std::optional<Transfer> transfer = lane.held->may_run ? engine_.try_run(lane.held->request)
-                                                          : engine_.try_submit(lane.held->request);
+    std::optional<Transfer> transfer = queue.held->may_run
+                                           ? engine_.try_run(queue.held->request)
+                                           : engine_.try_submit(queue.held->request);
     if (!transfer) {
         units_.pop_back();
         return false;
     }
-    has_run_ = lane.held->may_run && transfer->done();
+    has_run_ = queue.held->may_run && transfer->done();
     group_.add(std::move(*transfer));
-    lane.held->request = {};
-    lane.bytes += bytes;
-    ++lane.units;
-    units_.back() = std::move(lane.held);
+    queue.held->request = {};
+    queue.bytes += bytes;
+    ++queue.units;
+    units_.back() = std::move(queue.held);
     return true;
 }
 
@@ -102,10 +103,10 @@ bool Pump::take_ended(PumpSource& source, std::chrono::nanoseconds timeout) {
             units_.pop_front();
             ++first_;
         }
-        Lane& lane = lanes_[unit->lane];
-        PENSTOCK_ASSERT(lane.units != 0 && lane.bytes >= unit->bytes);
-        lane.bytes -= unit->bytes;
-        --lane.units;
+        Queue& queue = queues_[unit->queue];
+        PENSTOCK_ASSERT(queue.units != 0 && queue.bytes >= unit->bytes);
+        queue.bytes -= unit->bytes;
+        --queue.units;
         source.ended(std::move(unit), std::move(ended->transfer));
         any = true;
     }

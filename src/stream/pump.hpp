@@ -3,8 +3,8 @@
 // engine that moves many bytes is a source of this one loop.
 //
 //   unit     one transfer, of some MiB
-//   lane     units that are begun in their order; one a device, so that none waits for another
-//   window   what a lane has with the engine: enough that the device never runs dry
+//   queue     units that are begun in their order; one a device, so that none waits for another
+//   window   what a queue has with the engine: enough that the device never runs dry
 //  own work  sums and texts, which the feeding thread makes while it would wait
 //
 // Units are taken in the order in which they end. Other threads that have made something ready call
@@ -35,8 +35,8 @@ struct PumpUnit {
 
     TransferRequest request;  ///< dropped when it is submitted; `group` is the pump's
     std::uint64_t bytes = 0;
-    bool may_run = false;  ///< small: may be done on the feeding thread
-    std::size_t lane = 0;  ///< the pump's
+    bool may_run = false;   ///< small: may be done on the feeding thread
+    std::size_t queue = 0;  ///< the pump's
 };
 using PumpUnitPtr = std::unique_ptr<PumpUnit>;
 
@@ -56,15 +56,15 @@ public:
     PumpSource& operator=(const PumpSource&) = delete;
     virtual ~PumpSource() = default;
 
-    /// The next unit of a lane; nothing when none is ready now. Called again after every end and
+    /// The next unit of a queue; nothing when none is ready now. Called again after every end and
     /// every wake().
-    virtual PumpUnitPtr next(std::size_t lane) = 0;
+    virtual PumpUnitPtr next(std::size_t queue) = 0;
     /// Takes a finished transfer: wait() reports its error.
     virtual void ended(PumpUnitPtr unit, Transfer transfer) = 0;
     virtual OwnWork own_work() { return OwnWork::kOver; }
 };
 
-/// Limit per lane on what is with the engine. A unit larger than that runs alone.
+/// Limit per queue on what is with the engine. A unit larger than that runs alone.
 struct PumpWindow {
     std::uint64_t bytes = 0;
     std::size_t units = 0;
@@ -79,26 +79,26 @@ public:
     /// Runs until the source is over and all of its units have ended. Throws errors of the source,
     /// the engine and the progress; transfers in flight are then cancelled, and waited for when the
     /// pump is destroyed.
-    void run(PumpSource& source, std::size_t lanes);
+    void run(PumpSource& source, std::size_t queues);
     /// Reports that next() or own_work() has something new. Any thread, also before run().
     void wake() noexcept;
 
 private:
-    struct Lane {
+    struct Queue {
         PumpUnitPtr held;  ///< there was no room for it
         std::uint64_t bytes = 0;
         std::size_t units = 0;
     };
 
     void feed(PumpSource& source, std::size_t number);
-    bool begin(Lane& lane);
+    bool begin(Queue& queue);
     bool take_ended(PumpSource& source, std::chrono::nanoseconds timeout);
 
     Engine& engine_;
     ProgressClock& progress_;
     const PumpWindow window_;
     std::atomic<std::uint32_t> wakes_{0};
-    std::vector<Lane> lanes_;
+    std::vector<Queue> queues_;
     std::deque<PumpUnitPtr> units_;  ///< by their number in the group, from first_ on
     std::uint64_t first_ = 0;
     bool has_run_ = false;  ///< the last unit that began is over

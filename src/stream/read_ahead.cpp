@@ -39,7 +39,7 @@ public:
               ProgressClock& progress)
         : stretches_(stretches), look_(look), not_read_(not_read), progress_(progress) {}
 
-    PumpUnitPtr next(std::size_t /*lane*/) override {
+    PumpUnitPtr next(std::size_t /*queue*/) override {
         while (next_ < stretches_.size() && at_ >= stretches_[next_].bytes) {
             ++next_;
             at_ = 0;

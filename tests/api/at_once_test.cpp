@@ -51,7 +51,7 @@ protected:
         }
     }
 
-    [[nodiscard]] int fd() const { return file_.handle()->descriptor(os::Lane::kBuffered); }
+    [[nodiscard]] int fd() const { return file_.handle()->descriptor(os::IoPath::kBuffered); }
     /// The kernel keeps pages for a moment that another core has just put into its lists.
     void evict() const {
         os::CachedPages pages{.pages = 1};

@@ -27,9 +27,9 @@ class ShapedFile : public os::File {
 public:
     explicit ShapedFile(const os::Geometry& geometry, bool asks_cache = false)
         : os::File(info_with(geometry, asks_cache)) {}
-    [[nodiscard]] int descriptor(os::Lane /*lane*/) const override { return -1; }
-    std::int64_t read_at(os::Lane, std::uint64_t, std::span<const iovec>) override { return 0; }
-    std::int64_t write_at(os::Lane, std::uint64_t, std::span<const iovec>) override { return 0; }
+    [[nodiscard]] int descriptor(os::IoPath /*io*/) const override { return -1; }
+    std::int64_t read_at(os::IoPath, std::uint64_t, std::span<const iovec>) override { return 0; }
+    std::int64_t write_at(os::IoPath, std::uint64_t, std::span<const iovec>) override { return 0; }
     [[nodiscard]] base::Result<std::uint64_t> size() const override { return 0; }
     base::Result<void> truncate(std::uint64_t) override { return {}; }
     base::Result<void> preallocate(std::uint64_t, std::uint64_t) override { return {}; }
@@ -140,7 +140,7 @@ inline void check_request(const Draft& draft, Op op, const os::Geometry& geometr
     ASSERT_LE(draft.skip_bytes + draft.wanted_bytes, draft.bytes);
     const Extent first = extents[draft.at.index];
     ASSERT_EQ(first.offset + draft.at.skip, draft.offset + draft.skip_bytes);
-    ASSERT_EQ(draft.lane == os::Lane::kDirect, geometry.direct && !draft.edge && !draft.cached);
+    ASSERT_EQ(draft.io == os::IoPath::kDirect, geometry.direct && !draft.edge && !draft.cached);
     ASSERT_TRUE(draft.extents == 0 || (draft.slot && op == Op::kRead));
     if (op == Op::kWrite || !draft.slot) {
         ASSERT_EQ(draft.skip_bytes, 0U);
@@ -148,7 +148,7 @@ inline void check_request(const Draft& draft, Op op, const os::Geometry& geometr
     }
     const std::uint64_t align = op == Op::kRead ? geometry.read_align : geometry.write_align;
     const bool on_device = first.memory.kind != MemoryKind::kHost;
-    if (draft.lane == os::Lane::kBuffered) {
+    if (draft.io == os::IoPath::kBuffered) {
         ASSERT_EQ(draft.slot, draft.extents != 0 || on_device);
     } else {
         ASSERT_TRUE(is_aligned(draft.offset, align));
@@ -157,7 +157,7 @@ inline void check_request(const Draft& draft, Op op, const os::Geometry& geometr
     if (!draft.slot) {
         std::array<iovec, kPiecesMax> pieces{};
         const std::size_t used = gather_pieces(extents, draft.at, draft.bytes, pieces);
-        for (std::size_t i = 0; i < used && draft.lane == os::Lane::kDirect; ++i) {
+        for (std::size_t i = 0; i < used && draft.io == os::IoPath::kDirect; ++i) {
             ASSERT_TRUE(is_aligned(pieces[i].iov_base, geometry.memory_align));
             ASSERT_TRUE(is_aligned(pieces[i].iov_len, align));
         }
@@ -219,7 +219,7 @@ inline void check_lanes_apart(const std::vector<Draft>& drafts, const OpenFiles&
         run_of[i] = adjoins ? run_of[last] : i;
         last = extent.memory.bytes == 0 ? last : i;
     }
-    std::map<std::pair<std::uint64_t, std::uint64_t>, os::Lane> lanes;  // (run, block) -> lane
+    std::map<std::pair<std::uint64_t, std::uint64_t>, os::IoPath> lanes;  // (run, block) -> path
     for (const Draft& draft : drafts) {
         const os::Geometry& geometry = files[draft.file]->geometry();
         if (!geometry.direct) {
@@ -227,9 +227,8 @@ inline void check_lanes_apart(const std::vector<Draft>& drafts, const OpenFiles&
         }
         const std::uint64_t edge = geometry.edge_align();
         for (std::uint64_t b = draft.offset / edge; b * edge < draft.offset + draft.bytes; ++b) {
-            const auto [it, fresh] =
-                lanes.emplace(std::pair(run_of[draft.at.index], b), draft.lane);
-            ASSERT_TRUE(fresh || it->second == draft.lane) << "block " << b;
+            const auto [it, fresh] = lanes.emplace(std::pair(run_of[draft.at.index], b), draft.io);
+            ASSERT_TRUE(fresh || it->second == draft.io) << "block " << b;
         }
     }
 }

@@ -123,7 +123,7 @@ TEST(PlanPlaces, WhatIsCachedComesToADeviceThroughSlots) {
         for (const Draft& draft : drafts) {
             check_places(draft, extents);
             ASSERT_LE(draft.bytes, 1U << 20);
-            ASSERT_EQ(draft.lane == os::Lane::kBuffered, draft.cached);
+            ASSERT_EQ(draft.io == os::IoPath::kBuffered, draft.cached);
             // Few long ones follow what the last reads found.
             ASSERT_TRUE(!draft.cached || seed % 2 != 0 ||
                         file->cached(draft.offset + draft.skip_bytes));

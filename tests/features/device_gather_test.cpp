@@ -3,7 +3,7 @@
 // is kept in the GPU's memory and pinned on the host, whatever the streams, and after errors.
 #include "device/cuda/context.hpp"
 #include "device/fake_gpu.hpp"
-#include "engine/small_copy.hpp"
+#include "engine/caller/small_copy.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"

@@ -210,7 +210,7 @@ TEST(FeatureLayout, EachRowHasOnePlace) {
         std::vector<std::uint64_t> counts(parts);
         std::set<std::pair<std::uint32_t, std::uint64_t>> seen;
         for (std::uint64_t row = 0; row < rows; ++row) {
-            const Place place = place_of(row, stripe, parts);
+            const RowPlace place = place_of(row, stripe, parts);
             ASSERT_LT(place.part, parts);
             ASSERT_EQ(row_at(place, stripe, parts), row);
             ASSERT_TRUE(seen.insert({place.part, place.row}).second);

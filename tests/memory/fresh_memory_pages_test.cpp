@@ -105,7 +105,7 @@ private:
 
     std::vector<Stretch> stretches_;
     std::uint64_t seed_;
-    std::vector<FreshMemory::Place> places_;
+    std::vector<FreshMemory::SharePlace> places_;
     std::vector<std::byte*> addresses_;
     std::vector<std::size_t> left_;
 };
@@ -217,7 +217,7 @@ TEST(FreshMemoryPages, PartsMayGoInSeveralThreadsAtOnce) {
         }
         const bool small = seed % 2 == 0;
         FreshMemory memory = FreshMemory::make(stretches, small).value();
-        std::array<std::vector<FreshMemory::Place>, 3> places;
+        std::array<std::vector<FreshMemory::SharePlace>, 3> places;
         std::vector<std::pair<std::byte*, std::uint64_t>> stay;
         for (std::size_t i = 0; i < stretches.size(); ++i) {
             std::memset(memory.address(i), 7, stretches[i].bytes);
@@ -229,11 +229,11 @@ TEST(FreshMemoryPages, PartsMayGoInSeveralThreadsAtOnce) {
         }
         { const FreshMemory gone = std::exchange(memory, FreshMemory::make({}).value()); }
         std::thread other([&] {
-            for (FreshMemory::Place& place : places[0]) {
+            for (FreshMemory::SharePlace& place : places[0]) {
                 place = {};
             }
         });
-        for (FreshMemory::Place& place : places[1]) {
+        for (FreshMemory::SharePlace& place : places[1]) {
             place = {};
         }
         load_another();

@@ -87,7 +87,7 @@ TEST(FreshMemoryTest, PagesGoWithTheLastUserOfTheirPart) {
     constexpr std::uint64_t kMiB = base::kMiB;
     const std::vector<Stretch> stretches{
         {64, 16 * kMiB}, {16 * kMiB + 128, 16 * kMiB}, {32 * kMiB + 192, 16 * kMiB}};
-    std::vector<FreshMemory::Place> places;
+    std::vector<FreshMemory::SharePlace> places;
     std::vector<std::span<std::byte>> bytes;
     {
         const FreshMemory memory = FreshMemory::make(stretches).value();
@@ -121,7 +121,7 @@ TEST(FreshMemoryTest, ALittleIsKeptForTheNextLoad) {
         for (std::size_t i = 0; i < stretches.size(); ++i) {
             std::memset(memory->address(i), 1, stretches[i].bytes);
         }
-        std::vector<FreshMemory::Place> places{memory->place(0), memory->place(1)};
+        std::vector<FreshMemory::SharePlace> places{memory->place(0), memory->place(1)};
         memory.reset();
         places.clear();  // one part after the other
     }
@@ -142,7 +142,7 @@ TEST(FreshMemoryTest, NothingOfALargeLoadIsKept) {
     EXPECT_FALSE(memory->faulted_in());
     const std::span<std::byte> gone = bytes_of(*memory, 0, stretches[0]);
     std::memset(gone.data(), 1, gone.size());
-    const FreshMemory::Place kept = memory->place(1);
+    const FreshMemory::SharePlace kept = memory->place(1);
     memory.reset();
     EXPECT_LE(resident(gone), 2 * kPage);
 }
@@ -154,7 +154,7 @@ TEST(FreshMemoryTest, FreePartsOfALittleGoAtTheNextLoad) {
     const std::span<std::byte> used = bytes_of(*memory, 1, stretches[1]);
     std::memset(gone.data(), 1, gone.size());
     std::memset(used.data(), 2, used.size());
-    const FreshMemory::Place kept = memory->place(1);
+    const FreshMemory::SharePlace kept = memory->place(1);
     memory.reset();
     EXPECT_GE(resident(gone), gone.size());
     EXPECT_TRUE(FreshMemory::make(std::vector<Stretch>{{0, base::kMiB}}));
@@ -167,7 +167,7 @@ TEST(FreshMemoryTest, FreePartsOfALittleGoAtTheNextLoad) {
 TEST(FreshMemoryTest, WhatIsBehindTheLastPartGoesWithIt) {
     const std::vector<Stretch> stretches{{0, 2 * base::kMiB}, {4 * base::kMiB, 15 * base::kMiB}};
     std::optional<FreshMemory> memory = FreshMemory::make(stretches).value();
-    const FreshMemory::Place kept = memory->place(0);
+    const FreshMemory::SharePlace kept = memory->place(0);
     std::byte* const end = memory->address(1) + stretches[1].bytes;
     std::memset(memory->address(1), 1, stretches[1].bytes);
     memory.reset();
@@ -183,7 +183,7 @@ TEST(FreshMemoryTest, WhatIsBehindTheLastPartGoesWithIt) {
 TEST(FreshMemoryTest, FreePartsAreBounded) {
     const std::vector<Stretch> stretches{{0, 2 * base::kMiB}, {4 * base::kMiB, 20 * base::kMiB}};
     std::vector<FreshMemory> memories;
-    std::vector<FreshMemory::Place> kept;
+    std::vector<FreshMemory::SharePlace> kept;
     std::vector<std::span<std::byte>> gone;
     for (int i = 0; i < 12; ++i) {
         memories.push_back(FreshMemory::make(stretches).value());
@@ -227,7 +227,7 @@ TEST(FreshMemoryTest, SmallNeighboursShareAPart) {
         stretches.push_back({i * 1024, 1000});
     }
     const FreshMemory memory = FreshMemory::make(stretches).value();
-    std::vector<std::shared_ptr<FreshMemory::Part>> parts;
+    std::vector<std::shared_ptr<FreshMemory::Share>> parts;
     for (std::size_t i = 0; i < stretches.size(); ++i) {
         if (parts.empty() || parts.back() != memory.place(i).part) {
             parts.push_back(memory.place(i).part);

@@ -89,13 +89,13 @@ TEST_F(LocalFileTest, BothLanesAreOneInodeAndCloseOnExec) {
     ASSERT_TRUE(file->geometry().direct) << file->geometry().reason;
     struct stat direct {};
     struct stat buffered {};
-    ASSERT_EQ(::fstat(file->descriptor(Lane::kDirect), &direct), 0);
-    ASSERT_EQ(::fstat(file->descriptor(Lane::kBuffered), &buffered), 0);
+    ASSERT_EQ(::fstat(file->descriptor(IoPath::kDirect), &direct), 0);
+    ASSERT_EQ(::fstat(file->descriptor(IoPath::kBuffered), &buffered), 0);
     EXPECT_EQ(direct.st_ino, buffered.st_ino);
-    EXPECT_NE(::fcntl(file->descriptor(Lane::kDirect), F_GETFL) & O_DIRECT, 0);
-    EXPECT_EQ(::fcntl(file->descriptor(Lane::kBuffered), F_GETFL) & O_DIRECT, 0);
-    for (const Lane lane : {Lane::kDirect, Lane::kBuffered}) {
-        EXPECT_EQ(::fcntl(file->descriptor(lane), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    EXPECT_NE(::fcntl(file->descriptor(IoPath::kDirect), F_GETFL) & O_DIRECT, 0);
+    EXPECT_EQ(::fcntl(file->descriptor(IoPath::kBuffered), F_GETFL) & O_DIRECT, 0);
+    for (const IoPath io : {IoPath::kDirect, IoPath::kBuffered}) {
+        EXPECT_EQ(::fcntl(file->descriptor(io), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     }
 }
 
@@ -108,17 +108,18 @@ TEST_F(LocalFileTest, WhatOneLaneWritesTheOtherReads) {
     const AlignedMemory in(8192);
     std::memset(out.data, 'a', 8192);
     const iovec all = out.all();
-    ASSERT_EQ(file->write_at(Lane::kDirect, 4096, {&all, 1}), 8192);
+    ASSERT_EQ(file->write_at(IoPath::kDirect, 4096, {&all, 1}), 8192);
     iovec pieces[] = {{in.data, 3}, {in.data + 3, 5000}};
-    ASSERT_EQ(file->read_at(Lane::kBuffered, 4097, pieces), 5003);
+    ASSERT_EQ(file->read_at(IoPath::kBuffered, 4097, pieces), 5003);
     EXPECT_EQ(std::memcmp(in.data, out.data, 5003), 0);
     ASSERT_TRUE(file->size());
     EXPECT_EQ(*file->size(), 12288U);
     const iovec whole = in.all();
-    EXPECT_EQ(file->read_at(Lane::kDirect, 8192, {&whole, 1}), 4096);  // short at the end
-    EXPECT_EQ(file->read_at(Lane::kDirect, 16384, {&whole, 1}), 0);    // past the end
+    EXPECT_EQ(file->read_at(IoPath::kDirect, 8192, {&whole, 1}), 4096);  // short at the end
+    EXPECT_EQ(file->read_at(IoPath::kDirect, 16384, {&whole, 1}), 0);    // past the end
     const iovec nowhere{nullptr, 4096};
-    EXPECT_EQ(file->read_at(Lane::kBuffered, 0, {&nowhere, 1}), -EFAULT);  // the kernel's own words
+    EXPECT_EQ(file->read_at(IoPath::kBuffered, 0, {&nowhere, 1}),
+              -EFAULT);  // the kernel's own words
 }
 
 TEST_F(LocalFileTest, MorePiecesThanTheKernelTakesComeShort) {
@@ -128,7 +129,7 @@ TEST_F(LocalFileTest, MorePiecesThanTheKernelTakesComeShort) {
     for (char& letter : letters) {
         pieces.push_back({&letter, 1});
     }
-    EXPECT_EQ(file->write_at(Lane::kBuffered, 0, pieces), 1024);
+    EXPECT_EQ(file->write_at(IoPath::kBuffered, 0, pieces), 1024);
 }
 
 TEST_F(LocalFileTest, WritingAndReadingPast2TiB) {
@@ -136,19 +137,19 @@ TEST_F(LocalFileTest, WritingAndReadingPast2TiB) {
     char byte = 'z';
     const iovec piece{&byte, 1};
     constexpr std::uint64_t kFar = 3ULL << 40;
-    ASSERT_EQ(file->write_at(Lane::kBuffered, kFar, {&piece, 1}), 1);
+    ASSERT_EQ(file->write_at(IoPath::kBuffered, kFar, {&piece, 1}), 1);
     EXPECT_EQ(*file->size(), kFar + 1);
     byte = 0;
-    EXPECT_EQ(file->read_at(Lane::kBuffered, kFar, {&piece, 1}), 1);
+    EXPECT_EQ(file->read_at(IoPath::kBuffered, kFar, {&piece, 1}), 1);
     EXPECT_EQ(byte, 'z');
-    EXPECT_EQ(file->read_at(Lane::kBuffered, ~0ULL - 5, {&piece, 1}), -EINVAL);
+    EXPECT_EQ(file->read_at(IoPath::kBuffered, ~0ULL - 5, {&piece, 1}), -EINVAL);
 }
 
 TEST_F(LocalFileTest, TmpfsIsBufferedAndSaysWhy) {
     const support::TempFolder shm("/dev/shm");
     auto file = open(shm / "f", kNew);
     EXPECT_FALSE(file->geometry().direct);
-    EXPECT_EQ(file->descriptor(Lane::kDirect), -1);
+    EXPECT_EQ(file->descriptor(IoPath::kDirect), -1);
     EXPECT_EQ(file->info().file_system, "tmpfs");
     EXPECT_THAT(file->geometry().reason, HasSubstr("tmpfs"));
 }
@@ -182,7 +183,7 @@ TEST_F(LocalFileTest, CachedIsNotDirect) {
     options.cache = CachePolicy::kCached;
     auto file = open(folder_ / "f", options);
     EXPECT_FALSE(file->geometry().direct);
-    EXPECT_EQ(file->descriptor(Lane::kDirect), -1);
+    EXPECT_EQ(file->descriptor(IoPath::kDirect), -1);
     EXPECT_EQ(file->geometry().memory_align, 1U);
     EXPECT_THAT(file->geometry().reason, HasSubstr("by request"));
 }
@@ -236,8 +237,8 @@ TEST_F(LocalFileTest, IsNeverADescriptorOfStandardInputOrOutput) {
     const int is_free = ::fcntl(STDIN_FILENO, F_GETFD);
     ASSERT_EQ(::dup2(kept.get(), STDIN_FILENO), STDIN_FILENO);
     EXPECT_EQ(is_free, -1);
-    EXPECT_GT(file->descriptor(Lane::kBuffered), STDERR_FILENO);
-    EXPECT_NE(::fcntl(file->descriptor(Lane::kBuffered), F_GETFD) & FD_CLOEXEC, 0);
+    EXPECT_GT(file->descriptor(IoPath::kBuffered), STDERR_FILENO);
+    EXPECT_NE(::fcntl(file->descriptor(IoPath::kBuffered), F_GETFD) & FD_CLOEXEC, 0);
 }
 
 TEST_F(LocalFileTest, ErrorsNameOperationPathAndCure) {
@@ -312,7 +313,7 @@ TEST_F(LocalFileTest, ReadOnlyFileRefusesToChange) {
     auto file = open(folder_ / "f", {});
     char byte = 'y';
     const iovec piece{&byte, 1};
-    EXPECT_EQ(file->write_at(Lane::kBuffered, 0, {&piece, 1}), -EBADF);
+    EXPECT_EQ(file->write_at(IoPath::kBuffered, 0, {&piece, 1}), -EBADF);
     EXPECT_EQ(file->truncate(0).error().system_errno, EBADF);
     const auto refused = file->preallocate(0, 1);
     ASSERT_FALSE(refused);
@@ -323,7 +324,7 @@ TEST_F(LocalFileTest, WriteOnlyFileRefusesToRead) {
     auto file = open(folder_ / "f", {.access = Access::kWrite, .create = true});
     char byte = 0;
     const iovec piece{&byte, 1};
-    EXPECT_EQ(file->read_at(Lane::kBuffered, 0, {&piece, 1}), -EBADF);
+    EXPECT_EQ(file->read_at(IoPath::kBuffered, 0, {&piece, 1}), -EBADF);
 }
 
 TEST_F(LocalFileTest, TruncateAndPreallocate) {
@@ -333,7 +334,7 @@ TEST_F(LocalFileTest, TruncateAndPreallocate) {
     ASSERT_TRUE(file->preallocate(4096, 1 << 20));
     EXPECT_EQ(*file->size(), 4096U + (1 << 20));
     struct stat status {};
-    ::fstat(file->descriptor(Lane::kBuffered), &status);
+    ::fstat(file->descriptor(IoPath::kBuffered), &status);
     EXPECT_GE(status.st_blocks * 512, 1 << 20);
     ASSERT_TRUE(file->preallocate(0, 0));
     ASSERT_TRUE(file->preallocate(0, 4096));
@@ -483,10 +484,10 @@ TEST_F(LocalFileTest, CloseTellsItsErrorAndLaterCallsAreBadDescriptors) {
     EXPECT_EQ(open_descriptors(), before);
     char byte = 0;
     const iovec piece{&byte, 1};
-    for (const Lane lane : {Lane::kDirect, Lane::kBuffered}) {
-        EXPECT_EQ(file->descriptor(lane), -1);
-        EXPECT_EQ(file->read_at(lane, 0, {&piece, 1}), -EBADF);
-        EXPECT_EQ(file->write_at(lane, 0, {&piece, 1}), -EBADF);
+    for (const IoPath io : {IoPath::kDirect, IoPath::kBuffered}) {
+        EXPECT_EQ(file->descriptor(io), -1);
+        EXPECT_EQ(file->read_at(io, 0, {&piece, 1}), -EBADF);
+        EXPECT_EQ(file->write_at(io, 0, {&piece, 1}), -EBADF);
     }
     for (const base::Result<void>& result :
          {file->sync(), file->truncate(0), file->preallocate(0, 1), file->close()}) {
@@ -512,8 +513,8 @@ TEST_F(LocalFileTest, FullDiskIsFoundEarly) {
     EXPECT_EQ(full.error().system_errno, ENOSPC);
     std::string data(4 << 20, 'x');
     const iovec piece{data.data(), data.size()};
-    EXPECT_EQ(file->write_at(Lane::kBuffered, 0, {&piece, 1}), 1 << 20);
-    EXPECT_EQ(file->write_at(Lane::kBuffered, 1 << 20, {&piece, 1}), -ENOSPC);
+    EXPECT_EQ(file->write_at(IoPath::kBuffered, 0, {&piece, 1}), 1 << 20);
+    EXPECT_EQ(file->write_at(IoPath::kBuffered, 1 << 20, {&piece, 1}), -ENOSPC);
 }
 
 TEST_F(LocalFileTest, ReadOnlyFileSystem) {
@@ -537,9 +538,9 @@ TEST_F(LocalFileTest, BlockDeviceIsReadAndWrittenButKeepsItsSize) {
     std::memset(memory.data, 'b', 4096);
     const iovec piece = memory.all();
     constexpr std::uint64_t kFar = (3ULL << 40) - 4096;
-    ASSERT_EQ(file->write_at(Lane::kDirect, kFar, {&piece, 1}), 4096);
+    ASSERT_EQ(file->write_at(IoPath::kDirect, kFar, {&piece, 1}), 4096);
     std::memset(memory.data, 0, 4096);
-    ASSERT_EQ(file->read_at(Lane::kDirect, kFar, {&piece, 1}), 4096);
+    ASSERT_EQ(file->read_at(IoPath::kDirect, kFar, {&piece, 1}), 4096);
     EXPECT_EQ(memory.data[4095], 'b');
     EXPECT_EQ(file->truncate(0).error().code, ErrorCode::kUnsupported);
     EXPECT_EQ(file->preallocate(0, 4096).error().code, ErrorCode::kUnsupported);
@@ -558,7 +559,7 @@ TEST_P(EveryFileSystem, RoundTrip) {
     ASSERT_TRUE(file) << file.error().describe();
     EXPECT_EQ((*file)->info().file_system, GetParam());
     const Geometry& geometry = (*file)->geometry();
-    const Lane lane = geometry.direct ? Lane::kDirect : Lane::kBuffered;
+    const IoPath io = geometry.direct ? IoPath::kDirect : IoPath::kBuffered;
     EXPECT_EQ(geometry.direct, std::string(GetParam()) != "tmpfs") << geometry.reason;
     const AlignedMemory out(1 << 20);
     const AlignedMemory in(1 << 20);
@@ -568,18 +569,17 @@ TEST_P(EveryFileSystem, RoundTrip) {
     const iovec whole = out.all();
     const auto allocated = (*file)->preallocate(0, 2 << 20);
     EXPECT_TRUE(allocated) << allocated.error().describe();
-    ASSERT_EQ((*file)->write_at(lane, 1 << 20, {&whole, 1}), 1 << 20);
-    ASSERT_EQ((*file)->write_at(Lane::kBuffered, (2 << 20) - 1, {&whole, 1}), 1 << 20);
+    ASSERT_EQ((*file)->write_at(io, 1 << 20, {&whole, 1}), 1 << 20);
+    ASSERT_EQ((*file)->write_at(IoPath::kBuffered, (2 << 20) - 1, {&whole, 1}), 1 << 20);
     ASSERT_TRUE((*file)->sync());
     EXPECT_EQ(*(*file)->size(), (3U << 20) - 1);
     const iovec back = in.all();
-    ASSERT_EQ((*file)->read_at(lane, 1 << 20, {&back, 1}), 1 << 20);
+    ASSERT_EQ((*file)->read_at(io, 1 << 20, {&back, 1}), 1 << 20);
     EXPECT_EQ(std::memcmp(in.data, out.data, (1 << 20) - 1), 0);
     // The smallest request that the geometry allows, at its smallest memory alignment.
     const std::uint64_t step = geometry.read_align;
     const iovec small{in.data + geometry.memory_align, step};
-    EXPECT_EQ((*file)->read_at(lane, (1 << 20) + step, {&small, 1}),
-              static_cast<std::int64_t>(step));
+    EXPECT_EQ((*file)->read_at(io, (1 << 20) + step, {&small, 1}), static_cast<std::int64_t>(step));
     EXPECT_EQ(std::memcmp(in.data + geometry.memory_align, out.data + step, step), 0);
     EXPECT_TRUE((*file)->close());
 }

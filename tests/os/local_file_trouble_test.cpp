@@ -109,7 +109,7 @@ TEST_F(LocalFileTrouble, NothingElseIsTakenBack) {
     };
     {  // bytes in it
         auto file = open(path, kCreated);
-        ASSERT_EQ(::pwrite(file->descriptor(Lane::kBuffered), "x", 1, 0), 1);
+        ASSERT_EQ(::pwrite(file->descriptor(IoPath::kBuffered), "x", 1, 0), 1);
         stays(file, "it has bytes");
     }
     {  // not ours

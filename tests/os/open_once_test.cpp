@@ -42,7 +42,7 @@ TEST_F(OpenOnce, ASmallFileIsReadThroughItsOneDescriptor) {
             const FileInfo& info = (*file)->info();
             if (info.small) {  // not on whatever file system the temporary folder may be
                 EXPECT_FALSE(info.geometry.direct);
-                EXPECT_EQ((*file)->descriptor(Lane::kDirect), -1);
+                EXPECT_EQ((*file)->descriptor(IoPath::kDirect), -1);
             }
             EXPECT_TRUE(info.small || folder != &memory_);
             EXPECT_EQ(info.device, (*usual)->info().device);
@@ -51,7 +51,7 @@ TEST_F(OpenOnce, ASmallFileIsReadThroughItsOneDescriptor) {
             EXPECT_EQ(info.small && info.asks_cache, info.small && (*usual)->info().asks_cache);
             std::string back(bytes + 1, '-');
             const iovec piece{back.data(), back.size()};
-            EXPECT_EQ((*file)->read_at(Lane::kBuffered, 0, {&piece, 1}),
+            EXPECT_EQ((*file)->read_at(IoPath::kBuffered, 0, {&piece, 1}),
                       static_cast<std::int64_t>(bytes));
             EXPECT_EQ(back, std::string(bytes, 'x') + "-");
             EXPECT_TRUE((*file)->close());
@@ -71,7 +71,7 @@ TEST_F(OpenOnce, ALargerOneThatIsNotAllCachedIsOpenedAsAlways) {
         ASSERT_TRUE(cached);
         EXPECT_EQ((*cached)->info().small, asks && bytes <= 4 << 20);
         EXPECT_EQ((*cached)->info().asks_cache, (*usual)->info().asks_cache);
-        const int fd = (*usual)->descriptor(Lane::kBuffered);
+        const int fd = (*usual)->descriptor(IoPath::kBuffered);
         ASSERT_EQ(::fdatasync(fd), 0);
         ASSERT_EQ(::posix_fadvise(fd, 0, 4096, POSIX_FADV_DONTNEED), 0);
         if (asks && ((*usual)->cached_pages(0, bytes, pages) != 0 || pages.pages * 4096 >= bytes)) {
@@ -106,7 +106,7 @@ TEST_F(OpenOnce, AFewBytesAreWrittenThroughItsOneDescriptor) {
             EXPECT_EQ((*file)->size_seen(), is_new ? 0U : 3U);
             std::string text = "abc";
             const iovec piece{text.data(), text.size()};
-            EXPECT_EQ((*file)->write_at(Lane::kBuffered, 0, {&piece, 1}), 3);
+            EXPECT_EQ((*file)->write_at(IoPath::kBuffered, 0, {&piece, 1}), 3);
             EXPECT_TRUE((*file)->close());
         }
     }

@@ -92,7 +92,7 @@ public:
         truth_.resize(kFileBytes);
         fill(truth_, random_);
         const iovec all{truth_.data(), truth_.size()};
-        EXPECT_EQ(file_->write_at(os::Lane::kBuffered, 0, {&all, 1}),
+        EXPECT_EQ(file_->write_at(os::IoPath::kBuffered, 0, {&all, 1}),
                   static_cast<std::int64_t>(kFileBytes));
     }
 
@@ -144,7 +144,7 @@ public:
         }
         std::vector<std::byte> found(kFileBytes);
         const iovec all{found.data(), found.size()};
-        ASSERT_EQ(file_->read_at(os::Lane::kBuffered, 0, {&all, 1}),
+        ASSERT_EQ(file_->read_at(os::IoPath::kBuffered, 0, {&all, 1}),
                   static_cast<std::int64_t>(kFileBytes));
         ASSERT_TRUE(found == truth_);
     }
@@ -205,7 +205,7 @@ protected:
         data_.resize(kBytes);
         fill(data_, random);
         const iovec all{data_.data(), data_.size()};
-        EXPECT_EQ(file_->write_at(os::Lane::kBuffered, 0, {&all, 1}),
+        EXPECT_EQ(file_->write_at(os::IoPath::kBuffered, 0, {&all, 1}),
                   static_cast<std::int64_t>(kBytes));
     }
 

@@ -38,7 +38,7 @@ public:
     }
     static std::int64_t put(os::File& file, std::uint64_t offset, const std::string& text) {
         const iovec piece{const_cast<char*>(text.data()), text.size()};
-        return file.write_at(os::Lane::kBuffered, offset, {&piece, 1});
+        return file.write_at(os::IoPath::kBuffered, offset, {&piece, 1});
     }
     void write(const std::string& path, const std::string& text) {
         EXPECT_EQ(put(*open(path), 0, text), static_cast<std::int64_t>(text.size()));
@@ -51,7 +51,7 @@ public:
         }
         std::string text(*file->size(), '\0');
         const iovec piece{text.data(), text.size()};
-        EXPECT_EQ(file->read_at(os::Lane::kBuffered, 0, {&piece, 1}),
+        EXPECT_EQ(file->read_at(os::IoPath::kBuffered, 0, {&piece, 1}),
                   static_cast<std::int64_t>(text.size()));
         return text;
     }

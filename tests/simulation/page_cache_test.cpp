@@ -84,7 +84,7 @@ private:
             bytes[i] = byte_at(begin + i, changed);
         }
         const iovec piece{bytes.data(), bytes.size()};
-        EXPECT_EQ(file_->write_at(os::Lane::kBuffered, begin, {&piece, 1}),
+        EXPECT_EQ(file_->write_at(os::IoPath::kBuffered, begin, {&piece, 1}),
                   static_cast<std::int64_t>(bytes.size()));
     }
 

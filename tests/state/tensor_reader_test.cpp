@@ -64,7 +64,7 @@ protected:
     [[nodiscard]] std::set<std::uint64_t> read(const TensorReader& reader) const {
         std::vector<std::vector<std::byte>> memory(reader.items().size(),
                                                    std::vector<std::byte>(kBytes));
-        std::vector<TensorReader::Part> parts;
+        std::vector<TensorReader::ItemRange> parts;
         std::vector<Memory> into;
         for (std::size_t i = 0; i < memory.size(); ++i) {
             parts.push_back({i, 0, kBytes});

@@ -137,7 +137,7 @@ TEST(Collected, AnotherSaveIsNotCopiedWhereItsCopiesHoldTheRoom) {
         std::optional<StateTensor> tensor = own();
         if (!tensor) {  // the first one is held
             std::vector<ConstMemory> spans{{other.data(), other.size()}};
-            const StagedSave save = saver.stage(spans, {}, {}, wait);
+            const StagedSave save = saver.stage(spans, {{{.bytes = spans[0]}}}, {}, wait);
             EXPECT_TRUE(save.tight);
             EXPECT_TRUE(save.crowded);
             EXPECT_FALSE(save.all);
@@ -158,7 +158,7 @@ TEST(Collected, AnotherSaveGetsTheRoomOfASaveThatIsOver) {
     const auto save = saver.add([](PendingSave&) {}, "one", true, std::move(held));
     const std::vector<std::byte> other(40 * kMega);
     std::vector<ConstMemory> spans{{other.data(), other.size()}};
-    EXPECT_FALSE(saver.stage(spans, {}, {}, wait).tight);
+    EXPECT_FALSE(saver.stage(spans, {{{.bytes = spans[0]}}}, {}, wait).tight);
     EXPECT_TRUE(save->done());
     EXPECT_NE(spans[0].data, other.data());
 }

@@ -92,8 +92,8 @@ TEST_F(ForkMutexes, OfMemoryOfLoads) {
     using memory::FreshMemory;
     const std::vector<memory::Stretch> stretches{{0, 2 << 20}, {4 << 20, 2 << 20}};
     const auto part = [&] { return FreshMemory::make(stretches).value().place(0); };
-    FreshMemory::Place held = part();
-    hammer([&] { const FreshMemory::Place taken = part(); },
+    FreshMemory::SharePlace held = part();
+    hammer([&] { const FreshMemory::SharePlace taken = part(); },
            [&] {
                held = part();
                held = {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop that moves units of several lanes: two disks, each of which holds what is asked of it
+// The loop that moves units of several queues: two disks, each of which holds what is asked of it
 // until it may go on.
 #include "stream/pump.hpp"
 
@@ -39,16 +39,16 @@ public:
         }
     }
 
-    PumpUnitPtr next(std::size_t lane) override {
-        if (begun[lane] == may_begin.load() || begun[lane] == kUnits) {
+    PumpUnitPtr next(std::size_t queue) override {
+        if (begun[queue] == may_begin.load() || begun[queue] == kUnits) {
             return nullptr;
         }
         auto unit = std::make_unique<Unit>();
-        unit->number = begun[lane]++;
+        unit->number = begun[queue]++;
         unit->bytes = kUnitBytes;
-        unit->request.files = {files_[lane]};
-        const std::uint64_t offset = lane == fails_lane && unit->number == 3 ? 1 << 30 : 0;
-        std::byte* const memory = memory_.data() + (lane * kUnits + unit->number) * kUnitBytes;
+        unit->request.files = {files_[queue]};
+        const std::uint64_t offset = queue == fails_queue && unit->number == 3 ? 1 << 30 : 0;
+        std::byte* const memory = memory_.data() + (queue * kUnits + unit->number) * kUnitBytes;
         unit->request.extents = {{offset, {memory, kUnitBytes}, 0}};
         return unit;
     }
@@ -57,7 +57,7 @@ public:
             on_failed();
         }
         transfer.wait();
-        ++done[unit->lane];
+        ++done[unit->queue];
         if (on_ended) {
             on_ended();
         }
@@ -69,7 +69,7 @@ public:
     std::atomic<std::size_t> may_begin{kUnits};
     std::size_t begun[2] = {};
     std::size_t done[2] = {};
-    std::size_t fails_lane = 2;
+    std::size_t fails_queue = 2;
     std::function<void()> on_ended;
     std::function<void()> on_failed = [] {};
 
@@ -116,7 +116,7 @@ protected:
     std::unique_ptr<Reads> reads_;
 };
 
-TEST_F(PumpTest, ALaneGoesOnWhileAnotherWaits) {
+TEST_F(PumpTest, AQueueGoesOnWhileAnotherWaits) {
     held_[0] = true;
     reads_->on_ended = [&] {
         EXPECT_LE(reads_->begun[0], 4U);  // its window
@@ -163,7 +163,7 @@ TEST_F(PumpTest, WaitsForRoomThatOthersHave) {
 }
 
 TEST_F(PumpTest, AnErrorCancelsTheRestAndWaits) {
-    reads_->fails_lane = 1;
+    reads_->fails_queue = 1;
     held_[0] = true;
     std::thread other;
     reads_->on_failed = [&] {

@@ -46,7 +46,7 @@ protected:
         EveryBackend::TearDown();
     }
 
-    [[nodiscard]] int fd() const { return file_.handle()->descriptor(os::Lane::kBuffered); }
+    [[nodiscard]] int fd() const { return file_.handle()->descriptor(os::IoPath::kBuffered); }
     /// Makes the file, and leaves it in the cache, dirty.
     void fill(std::uint64_t bytes) {
         data_ = pattern(bytes, 1);

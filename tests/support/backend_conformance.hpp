@@ -102,15 +102,15 @@ protected:
         }
         return *opened;
     }
-    [[nodiscard]] os::Lane direct() const {
-        return file_->geometry().direct ? os::Lane::kDirect : os::Lane::kBuffered;
+    [[nodiscard]] os::IoPath direct() const {
+        return file_->geometry().direct ? os::IoPath::kDirect : os::IoPath::kBuffered;
     }
 
-    static void set(Request& request, Op op, os::File& file, os::Lane lane, std::uint64_t offset,
+    static void set(Request& request, Op op, os::File& file, os::IoPath io, std::uint64_t offset,
                     std::vector<std::pair<std::byte*, std::size_t>> pieces) {
         request.op = op;
         request.file = &file;
-        request.lane = lane;
+        request.io = io;
         request.offset = offset;
         request.result = INT64_MIN;
         std::size_t count = 0;
@@ -133,9 +133,9 @@ protected:
         EXPECT_EQ(all.size(), count);
         return all;
     }
-    std::int64_t transfer(Op op, os::Lane lane, std::uint64_t offset, std::byte* data,
+    std::int64_t transfer(Op op, os::IoPath io, std::uint64_t offset, std::byte* data,
                           std::size_t bytes) {
-        set(one_, op, *file_, lane, offset, {{data, bytes}});
+        set(one_, op, *file_, io, offset, {{data, bytes}});
         return transfer(one_);
     }
     std::int64_t transfer(Request& request) {
@@ -174,9 +174,9 @@ TEST_P(BackendConformance, BufferedOfAnySize) {
         const TestMemory out(bytes);
         const TestMemory in(bytes);
         out.fill(bytes);
-        ASSERT_EQ(transfer(Op::kWrite, os::Lane::kBuffered, offset, out.data(), bytes),
+        ASSERT_EQ(transfer(Op::kWrite, os::IoPath::kBuffered, offset, out.data(), bytes),
                   static_cast<std::int64_t>(bytes));
-        ASSERT_EQ(transfer(Op::kRead, os::Lane::kBuffered, offset, in.data(), bytes),
+        ASSERT_EQ(transfer(Op::kRead, os::IoPath::kBuffered, offset, in.data(), bytes),
                   static_cast<std::int64_t>(bytes));
         EXPECT_TRUE(same_bytes(out, in, bytes)) << bytes;
         offset += bytes;

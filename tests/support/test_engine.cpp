@@ -280,7 +280,7 @@ void put_bytes(const File& file, std::uint64_t offset, std::span<const std::byte
     while (!data.empty()) {
         const iovec piece{const_cast<std::byte*>(data.data()), data.size()};
         const std::int64_t moved =
-            file.handle()->write_at(os::Lane::kBuffered, offset, {&piece, 1});
+            file.handle()->write_at(os::IoPath::kBuffered, offset, {&piece, 1});
         if (moved <= 0) {
             base::raise(base::system_error(static_cast<int>(-moved), "write", file.path(), offset));
         }
@@ -295,7 +295,7 @@ std::vector<std::byte> get_bytes(const File& file, std::uint64_t offset, std::ui
     while (done < bytes) {
         const iovec piece{out.data() + done, bytes - done};
         const std::int64_t moved =
-            file.handle()->read_at(os::Lane::kBuffered, offset + done, {&piece, 1});
+            file.handle()->read_at(os::IoPath::kBuffered, offset + done, {&piece, 1});
         if (moved < 0) {
             base::raise(base::system_error(static_cast<int>(-moved), "read", file.path(), offset));
         }

@@ -20,14 +20,16 @@ def test_each_file_of_a_room_has_its_program():
 
 
 def test_a_module_has_the_tests_that_are_named_after_it():
-    found = [path.name for path in quick_check.python_tests_of(["python/penstock/_load.py"])]
-    assert "test_load_into.py" in found
+    found = [path.name for path in quick_check.python_tests_of(["python/penstock/_state/load.py"])]
+    assert {"test_load_into.py", "test_state_load.py"} <= set(found)
     assert quick_check.python_tests_of(["tools/quick_check.py"]) == [Path("tests/tools/test_quick_check.py")]
     assert quick_check.python_tests_of(["python/tests/test_files.py"]) == [Path("python/tests/test_files.py")]
     assert quick_check.python_tests_of(["python/tests/test_gone.py", "tests/deepspeed/test_stream.py"]) == []
 
 
 def test_checks_come_last_and_tests_after_their_build():
-    names = [name for name, _, _ in quick_check.commands(["src/store/keep/removal.cpp", "python/penstock/_load.py"])]
+    names = [
+        name for name, _, _ in quick_check.commands(["src/store/keep/removal.cpp", "python/penstock/_state/load.py"])
+    ]
     assert names[:2] == ["build store_test", "store_test"]
     assert names.index("wheel") < names.index("pytest") < names.index("check_layers")

@@ -126,31 +126,22 @@ def _refine(args: argparse.Namespace) -> None:
         )
 
 
-def sampled(graph: Any, fanouts: list[int], rows: int, count: int, batch: int, seed: int) -> tuple[list[Any], float]:
-    """The nodes of `count` neighbourhoods of `batch` seeds each, and the seconds to sample one."""
-    import numpy as np
-
-    from penstock.features import NeighborSampler
-
-    sampler = NeighborSampler(graph, fanouts, seed=seed)
-    order = np.random.default_rng(seed).permutation(rows)
-    start, found = time.perf_counter(), []
-    for number in range(count):
-        seeds = order.take(range(number * batch, (number + 1) * batch), mode="wrap")
-        found.append(sampler.sample(seeds, batch=number).nodes)
-    return found, (time.perf_counter() - start) / count
-
-
 def _batches(args: argparse.Namespace, progress: tool.Progress) -> tuple[dict[str, list[Any]], float]:
     """The rows of each batch, by trace, and the seconds to sample a batch."""
     import numpy as np
 
-    from penstock.features import Graph, zipf_rows
+    from penstock.features import Graph, NeighborSampler, zipf_rows
 
     progress.show("making the graph")
     graph = Graph.rmat(args.scale, args.edges_per_node, seed=args.seed)
+    sampler = NeighborSampler(graph, args.fanouts, seed=args.seed)
     rows = 1 << args.scale
-    found, seconds = sampled(graph, args.fanouts, rows, args.iterations, args.batch, args.seed)
+    order = np.random.default_rng(args.seed).permutation(rows)
+    start, found = time.perf_counter(), []
+    for number in range(args.iterations):
+        seeds = order.take(range(number * args.batch, (number + 1) * args.batch), mode="wrap")
+        found.append(sampler.sample(seeds, batch=number).nodes)
+    seconds = (time.perf_counter() - start) / args.iterations
     traces = {"rmat": found}
     for name, exponent in (("zipf", 0.6), ("uniform", 0.0)):
         traces[name] = [

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A file object for torch.save, with the interface of deepspeed.io.FastFileWriter.
 
-Data goes into one half of the caller's pinned tensor while the other half is written to storage. A full half is one
-transfer of the engine to its place in the file. So the file has exactly the written bytes, however they are split into
-calls. penstock.deepnvme.install() replaces DeepSpeed's class with this one. It also works without DeepSpeed, and for
-tensors in host memory without a GPU.
+Data goes into one half of the caller's pinned tensor while the other half is written to storage, by a BlockWriter. So
+the file has exactly the written bytes, however they are split into calls. penstock.deepnvme.install() replaces
+DeepSpeed's class with this one. It also works without DeepSpeed, and for tensors in host memory without a GPU.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import time
@@ -18,6 +18,7 @@ from typing import Any
 
 import penstock
 from penstock import _core
+from penstock._state.block_writer import BlockWriter
 from penstock.deepnvme._memory import check_writable
 from penstock.deepnvme._torch import is_tensor
 
@@ -58,7 +59,7 @@ class FastFileWriter:
         Raises ValueError or TypeError for an invalid configuration (pinned_tensor is not contiguous host memory),
         OSError if the file cannot be opened.
         """
-        self._file: penstock.File | None = None  # set first, for __del__
+        self._blocks: BlockWriter | None = None  # set first, for __del__
         counts = {name: getattr(config, name) for name in ("num_parallel_writers", "writer_rank")}
         for name, value in counts.items():
             if isinstance(value, bool) or not hasattr(type(value), "__index__"):
@@ -88,18 +89,10 @@ class FastFileWriter:
             )
         self._file_path = file_path
         self._writers, self._rank = writers, rank
-        self._options = _transfer_options(config.dnvme_handle)
-        self._part_bytes = len(memory) // parts
-        self._parts = [memory[i * self._part_bytes : (i + 1) * self._part_bytes] for i in range(parts)]
         self._memory = memory
         self._pinned: Any = None  # pinned when the first bytes of a GPU arrive
-        self._filling = 0  # the part that is being filled,
-        self._filled = 0  # its bytes so far,
-        self._offset = 0  # and the offset of its first byte in the file
-        self._under_way: penstock.Transfer | None = None
-        self._error: BaseException | None = None
         self._stats: dict[str, Any] = dict.fromkeys(_STATS, 0)
-        self._file = penstock.File(file_path, "w", truncate=True)
+        self._blocks = BlockWriter(file_path, memory, parts, _transfer_options(config.dnvme_handle))
 
     # ---- the interface
 
@@ -137,27 +130,18 @@ class FastFileWriter:
     def flush(self) -> None:
         """Writes buffered data to the file. Other processes can then read it; it is durable only after close()."""
         self._stats["flush"] += 1
-        self._raise_error()
-        if self._file is not None:
-            self._start_transfer()
-            self._finish_transfer()
+        if self._blocks is not None:
+            self._blocks.flush()
 
     def close(self) -> None:
         """Writes the remaining data, syncs it to the device (fsync) and closes the file. May be called again."""
-        if self._file is None:
+        if self._blocks is None or self._blocks.closed:
             return
         self._stats["close"] += 1
         start = time.perf_counter()
-        file, self._file = self._file, None
         try:
-            self._raise_error()
-            if self._filled:
-                self._start_transfer(file)
-            self._finish_transfer()
-            file.sync()
+            self._blocks.close()
         finally:
-            self._parts = []  # the caller may use the tensor again
-            file.close()
             self._stats["write_secs"] += time.perf_counter() - start
 
     def fileno(self) -> int:
@@ -170,7 +154,10 @@ class FastFileWriter:
 
     def _dump_state(self) -> None:
         """Prints the statistics in a line that begins with `stats = `. Times are in seconds, speeds in GiB a second."""
-        stats = self._stats
+        stats, blocks = self._stats, self._blocks
+        if blocks is not None:
+            stats |= {"aio_write_secs": blocks.write_s, "aio_bytes": blocks.begun_bytes}
+            stats |= {"fill_buffer_secs": blocks.fill_s, "fill_buffer_count": blocks.fills}
         for speed, size, seconds in (
             ("write_GB/s", "bytes", "write_secs"),
             ("aio_GB/s", "aio_bytes", "aio_write_secs"),
@@ -181,83 +168,37 @@ class FastFileWriter:
         print(f"stats = {stats}")
 
     def __del__(self) -> None:
-        if self._file is not None and self._error is not None:
-            self._file.close()  # earlier errors were raised when they occurred
-        else:
+        reported = None if self._blocks is None else self._blocks.error
+        try:
             self.close()
-
-    # ---- buffers and transfers
+        except Exception as error:
+            if error is not reported:  # another was raised when it occurred
+                raise
 
     def _write(self, data: Any) -> int:
         """data: a memoryview, or a tensor of bytes on any device."""
-        self._raise_error()
-        if self._file is None:
+        if self._blocks is None or (self._blocks.closed and self._blocks.error is None):
             raise ValueError(f"FastFileWriter({os.fspath(self._file_path)!r}): write after close()")
         start = time.perf_counter()
-        is_tensor = not isinstance(data, memoryview)
-        total = data.numel() if is_tensor else len(data)
-        done = 0
-        while done < total:
-            # After flush() a part may begin unaligned; it is cut so that the next one begins aligned.
-            room = self._part_bytes - self._offset % self._part_bytes - self._filled
-            size = min(room, total - done)
-            fill = time.perf_counter()
-            into = self._parts[self._filling][self._filled : self._filled + size]
-            if is_tensor and data.device.type == "cuda" and _core.gpu_count():
-                if self._pinned is None:
-                    self._pinned = _core._pin_for_gpu(self._memory, data.device.index) or False
-                _core._copy_from_gpu(into, data[done : done + size])
-            elif is_tensor:
-                _as_tensor(into).copy_(data[done : done + size])
-            else:
-                into[:] = data[done : done + size]
-            self._stats["fill_buffer_secs"] += time.perf_counter() - fill
-            self._stats["fill_buffer_count"] += 1
-            self._filled += size
-            done += size
-            if size == room:
-                self._start_transfer()
+        if isinstance(data, memoryview):
+            total = len(data)
+            self._blocks.write(data)
+        else:
+            total = data.numel()
+            self._blocks.take(total, functools.partial(self._copy, data))
         self._stats["write"] += 1
         self._stats["bytes"] += total
         self._stats["write_secs"] += time.perf_counter() - start
         return total
 
-    def _start_transfer(self, file: penstock.File | None = None) -> None:
-        """Starts to write the part that is being filled. The other part is free when it returns."""
-        if not self._filled:
-            return
-        self._finish_transfer()
-        start = time.perf_counter()
-        data = self._parts[self._filling][: self._filled]
-        try:
-            self._under_way = penstock.write_async(file or self._file, data, self._offset, **self._options)
-        except Exception as error:
-            self._error = error
-            raise
-        self._stats["aio_write_secs"] += time.perf_counter() - start
-        self._stats["aio_bytes"] += self._filled
-        self._offset += self._filled
-        self._filled = 0
-        self._filling = (self._filling + 1) % len(self._parts)
-        if len(self._parts) == 1:
-            self._finish_transfer()
-
-    def _finish_transfer(self) -> None:
-        if self._under_way is None:
-            return
-        start = time.perf_counter()
-        try:
-            self._under_way.result()
-        except Exception as error:
-            self._under_way = None  # the transfer holds the file open
-            self._error = error
-            raise
-        self._under_way = None  # not reached after Ctrl-C: then the transfer is waited for again
-        self._stats["aio_write_secs"] += time.perf_counter() - start
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
+    def _copy(self, tensor: Any, into: memoryview, begin: int) -> None:
+        data = tensor[begin : begin + len(into)]
+        if tensor.device.type == "cuda" and _core.gpu_count():
+            if self._pinned is None:
+                self._pinned = _core._pin_for_gpu(self._memory, tensor.device.index) or False
+            _core._copy_from_gpu(into, data)
+        else:
+            _as_tensor(into).copy_(data)
 
 
 _STATS = (

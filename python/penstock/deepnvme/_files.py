@@ -13,7 +13,7 @@ import operator
 import os
 from typing import Any
 
-from penstock._errors import Error, Unsupported
+from penstock._base.errors import Error, Unsupported
 
 
 def renamed(error: BaseException, path: Any, shown: str | None) -> BaseException:

@@ -12,7 +12,7 @@ import operator
 from typing import Any
 
 from penstock import _core
-from penstock._errors import Unsupported
+from penstock._base.errors import Unsupported
 from penstock.deepnvme._handle import ALIGNMENT_BYTES, aio_handle
 from penstock.deepnvme._torch import is_tensor, torch
 

@@ -25,8 +25,9 @@ from collections import deque
 from itertools import islice
 from typing import Any
 
-from penstock import _arguments, _core
-from penstock._errors import Error, WouldBlock
+from penstock import _core
+from penstock._base import arguments as _arguments
+from penstock._base.errors import Error, WouldBlock
 from penstock.deepnvme import _memory, _pinned
 from penstock.deepnvme._files import make_private, offset_in_file, renamed, where
 

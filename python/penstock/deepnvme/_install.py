@@ -30,6 +30,7 @@ from types import ModuleType
 from typing import Any
 
 from penstock import _deepnvme_hook as _hook
+from penstock.deepnvme import _builders
 
 TESTED_VERSIONS = ("0.19.8",)
 """Versions of DeepSpeed that the test suite runs. Any other gets a warning, and an error where a place is missing."""
@@ -82,7 +83,7 @@ def install() -> None:
             )
         if module is not None:
             deepspeed_was_imported()
-        _hook.arm()
+        _hook.arm(deepspeed_was_imported)
         if _variable_before is _MISSING:
             _variable_before = os.environ.get(VARIABLE)
             os.environ[VARIABLE] = "1"
@@ -219,14 +220,12 @@ def _version() -> str:
 def _put_under_deepspeed() -> _Patches:
     patches = _Patches()
     try:
-        from penstock import deepnvme
-
-        _patch_caches(patches, deepnvme)
-        substitutes = _patch_builders(patches, deepnvme)
+        _patch_caches(patches)
+        substitutes = _patch_builders(patches)
         if substitutes:
             _patch_accelerator(patches, substitutes)
-        _patch_compatible_ops(patches, deepnvme)
-        _patch_writer(patches, deepnvme)
+        _patch_compatible_ops(patches)
+        _patch_writer(patches)
     except BaseException:
         patches.undo()
         raise
@@ -249,19 +248,19 @@ def _names() -> Iterable[str]:
     return (name for name in _BUILDERS if name != "PinMemoryBuilder" or _has_pinning())
 
 
-def _patch_caches(patches: _Patches, deepnvme: ModuleType) -> None:
+def _patch_caches(patches: _Patches) -> None:
     loaded = _place(_place(f"{_OPS}.builder", "OpBuilder"), "_loaded_ops")
     for name in _names():
-        builder = getattr(deepnvme, name)()
+        builder = getattr(_builders, name)()
         patches.item(loaded, builder.NAME, builder.load())
-    patches.attribute(sys, _PIN_CACHE, deepnvme.PinMemoryBuilder().load())
+    patches.attribute(sys, _PIN_CACHE, _builders.PinMemoryBuilder().load())
 
 
-def _patch_builders(patches: _Patches, deepnvme: ModuleType) -> dict[str, type]:
+def _patch_builders(patches: _Patches) -> dict[str, type]:
     """Patches the four builders. Returns the classes that replace placeholders of the accelerator, by name."""
     substitutes = {}
     for name in _names():
-        ours = getattr(deepnvme, name)
+        ours = getattr(_builders, name)
         real = _place(f"{_OPS}.{_BUILDERS[name]}", name)
         public = _place(_OPS, name)
         is_placeholder = getattr(public, "NAME", None) != ours.NAME
@@ -306,12 +305,12 @@ def _patch_accelerator(patches: _Patches, substitutes: dict[str, type]) -> None:
     patches.attribute(accelerator, "create_op_builder", create_op_builder)
 
 
-def _patch_compatible_ops(patches: _Patches, deepnvme: ModuleType) -> None:
+def _patch_compatible_ops(patches: _Patches) -> None:
     ops = importlib.import_module("deepspeed.ops")
 
     def answers() -> dict[str, bool]:
         """Asks as late as possible, because asking for a GPU loads its driver."""
-        builders = [getattr(deepnvme, name)() for name in _names()]
+        builders = [getattr(_builders, name)() for name in _names()]
         found = {builder.NAME: builder.is_compatible() for builder in builders}
         if not _can_compile() and not _is_prebuilt(_SHM):
             found[_SHM] = False
@@ -341,10 +340,12 @@ def _is_prebuilt(op: str) -> bool:
     return bool(_place("deepspeed.git_version_info", "installed_ops").get(op, False))
 
 
-def _patch_writer(patches: _Patches, deepnvme: ModuleType) -> None:
+def _patch_writer(patches: _Patches) -> None:
     if importlib.util.find_spec("deepspeed.io") is None:
         return  # older versions have no writer to replace
+    from penstock.deepnvme._fast_file_writer import FastFileWriter  # on demand, as in the package
+
     theirs = _place("deepspeed.io", "FastFileWriter")
     base = _place("deepspeed.io.base_file_writer", "BaseFileWriter")
-    names = {"__module__": theirs.__module__, "__doc__": deepnvme.FastFileWriter.__doc__}
-    patches.rebind(theirs, type("FastFileWriter", (deepnvme.FastFileWriter, base), names))
+    names = {"__module__": theirs.__module__, "__doc__": FastFileWriter.__doc__}
+    patches.rebind(theirs, type("FastFileWriter", (FastFileWriter, base), names))

@@ -2,6 +2,7 @@
 """Rows of tables that are larger than memory, and the graphs whose nodes they belong to (docs/features.md).
 
 _store         penstock.FeatureStore
+_table         a table of one
 _writing       writes tables and iterators of rows to a feature file
 _prefetch      look-ahead: samples, hints and reads batches before they are requested
 _graph         graphs, and the sampling of neighbourhoods
@@ -16,12 +17,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import _arguments, _core
-from penstock._progress import Progress, reporter
+from penstock import _core
+from penstock._base import arguments as _arguments
+from penstock._base.progress import Progress, reporter
 from penstock.features._graph import Graph, NeighborSampler, Sample, hot_rows, zipf_rows
 from penstock.features._prefetch import Prefetch
 from penstock.features._simulation import RowSimulation, simulate
-from penstock.features._store import FeatureStats, FeatureStore, FeatureTable
+from penstock.features._store import FeatureStats, FeatureStore
+from penstock.features._table import FeatureTable
 
 __all__ = [
     "FeatureProblem",

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock import _arguments, _core, _gathered
-from penstock._errors import Damaged
+from penstock import _core
+from penstock._base import arguments as _arguments, gathered as _gathered
+from penstock._base.errors import Damaged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,7 +21,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from penstock import _arguments, _core
+from penstock import _core
+from penstock._base import arguments as _arguments
 
 _WINDOW_MAX = 30  # one more hint of the store is used for the batch that is gathered next
 _STARTED = 2

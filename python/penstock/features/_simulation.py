@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import _arguments, _core, _gathered
+from penstock import _core
+from penstock._base import arguments as _arguments, gathered as _gathered
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from penstock import _arguments, _core
-from penstock.features._store import FeatureTable
+from penstock import _core
+from penstock._base import arguments as _arguments
+from penstock.features._table import FeatureTable
 
 _PIECE_BYTES = 4 << 20
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-import penstock
-from penstock import _arguments
+from penstock._base import arguments as _arguments
+from penstock.features._store import FeatureStore
 
 __all__ = ["GIDS"]
 
@@ -135,6 +135,6 @@ class GIDS:
         return f"GIDS({self.store!r}, wb_size={self.wb_size if self.window_buffering_flag else 0})"
 
 
-def _opened(path: Any, cache_mb: int) -> penstock.FeatureStore:
+def _opened(path: Any, cache_mb: int) -> FeatureStore:
     megabytes = _arguments.whole("GIDS", "cache_size", cache_mb, 0, 1 << 40)
-    return penstock.FeatureStore.open(path, ram=megabytes * 1_000_000 or None)
+    return FeatureStore.open(path, ram=megabytes * 1_000_000 or None)

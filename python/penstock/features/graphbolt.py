@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from penstock import _arguments
+from penstock._base import arguments as _arguments
 
 __all__ = ["Feature"]
 

@@ -24,7 +24,7 @@ import torch_geometric.data
 import torch_geometric.sampler
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
-from penstock import _arguments, _modes
+from penstock._base import arguments as _arguments, modes as _modes
 from penstock.features import _graph
 
 __all__ = ["FeatureStore", "GraphStore", "NeighborSampler"]

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock import _core
-from penstock._arguments import got, whole
+from penstock._base.arguments import got, whole
 
 
 @dataclass(frozen=True)

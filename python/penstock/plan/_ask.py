@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock import _core
-from penstock._arguments import got
+from penstock._base.arguments import got
 from penstock.plan._answer import Answer
 from penstock.plan._measure_options import measure_of
 

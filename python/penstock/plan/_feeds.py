@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock._arguments import named
+from penstock._base.arguments import named
 from penstock.plan._answer import Answer
 from penstock.plan._ask import ask, text
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock._arguments import named
+from penstock._base.arguments import named
 from penstock.plan._answer import Answer
 from penstock.plan._ask import ask, text
 from penstock.plan._measure_options import SECONDS, Measure, MeasureStep

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock._arguments import got, size
+from penstock._base.arguments import got, size
 
 SECONDS = 20.0
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from penstock._arguments import got, named
+from penstock._base.arguments import got, named
 from penstock.plan._answer import Answer
 from penstock.plan._ask import ask, text, word
 

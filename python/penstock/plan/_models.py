@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock import _core
-from penstock._arguments import got, named
-from penstock._errors import Unsupported
+from penstock._base.arguments import got, named
+from penstock._base.errors import Unsupported
 from penstock.plan._answer import Answer
 from penstock.plan._ask import ask, text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock._arguments import named
+from penstock._base.arguments import named
 from penstock.plan._answer import Answer
 from penstock.plan._ask import text
 from penstock.plan._models import ask_of_model

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import _core
-from penstock._arguments import named
+from penstock._base.arguments import named
 from penstock.plan._answer import Answer
 from penstock.plan._ask import ask, text
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from penstock.report import _bench
-from penstock.report import _figures as figures
+from penstock.report import _bench, _figures as figures
 from penstock.report._model import Chart, Section
 from penstock.report._read import Document
 from penstock.report._units import size_text

@@ -8,6 +8,7 @@ Functions, arguments, results and types of errors are those of safetensors. Diff
 that returns them, into their own memory; a file is replaced completely and durably, or not at all; its header ends in
 more spaces, so that a device can read the data directly into memory; device is "cpu"."""
 
-from penstock.safetensors._open import SafetensorError, safe_open
+from penstock.safetensors._file import SafetensorError
+from penstock.safetensors._open import safe_open
 
 __all__ = ["SafetensorError", "safe_open"]

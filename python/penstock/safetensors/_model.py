@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
-from penstock import _arguments
-from penstock.safetensors.torch import load_file, save_file
+from penstock._base import arguments as _arguments
+from penstock.safetensors._file import all_of
+from penstock.safetensors._torch_tensors import rows_of, tensors_on
+from penstock.safetensors._write import to_file
 
 # A file holds each memory once, under one of its names: one that covers all of it. The others are in the metadata
 # (name: the name that was kept), which no reader needs: a model whose tensors are tied gets them with the first.
@@ -77,7 +79,8 @@ def save_model(
     if force_contiguous:
         tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
-        save_file(tensors, filename, {**doubles, **(metadata or {})} if doubles or metadata is not None else None)
+        noted = {**doubles, **(metadata or {})} if doubles or metadata is not None else None
+        to_file(rows_of(tensors), filename, noted)
     except ValueError as error:
         raise ValueError(f"{error}. Or use save_model(..., force_contiguous=True)") from error
 
@@ -88,7 +91,7 @@ def load_model(
 ) -> tuple[set[str], list[str]]:
     """Loads a file into a model. Returns the names that only the model has, and those that only the file has. A name
     whose memory the file has under another name of the model is not missing. strict: RuntimeError if there are any."""
-    tensors = load_file(filename, device=device)
+    tensors = all_of(filename, tensors_on("load_file", device))
     doubles = _doubles(model.state_dict(), tensors.keys())
     result = model.load_state_dict(tensors, strict=False)
     missing, unexpected = set(result.missing_keys), list(result.unexpected_keys)

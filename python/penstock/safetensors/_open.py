@@ -1,133 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An open .safetensors: its names, and tensors that are read at the call that returns them."""
+"""safe_open(): the names of a .safetensors, and tensors that are read at the call that returns them."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import json
 import os
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from penstock import _arguments, _core, _errors, _load, _modes, _state
+from penstock._base import arguments as _arguments, errors as _errors, modes as _modes
+from penstock.safetensors._file import OpenFile, SafetensorError
 
 if TYPE_CHECKING:
     import jax
     import torch
     from numpy.typing import NDArray
 
-    from penstock._types import Device, Index
+    from penstock._base.types import Device, Index
 
 _Tensor = TypeVar("_Tensor")
 
-_METADATA_FIRST = b'{"__metadata__":'
 _FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy", "numpy": "numpy"}
 _FRAMEWORKS |= {"flax": "flax", "jax": "flax"}
 
 
-class SafetensorError(Exception):
-    """The file is not a .safetensors, or lacks a tensor."""
-
-
-class OpenFile:
-    """An open file: names, and (type, shape) of each. source: a path, or bytes. handle: a descriptor of the path."""
-
-    def __init__(self, source: Any, handle: int | None = None) -> None:
-        is_bytes = isinstance(source, (bytes, bytearray))
-        path, given = ("bytes", bytes(source)) if is_bytes else (os.fspath(source), handle)
-        try:
-            opened = _load.Source(os.fsdecode(path), "load", None, "auto", "keep", given, 0 if is_bytes else None)
-        except (_errors.Damaged, _errors.Unsupported) as error:  # errors of the system are not changed
-            raise SafetensorError(str(error)) from error
-        if opened.kind != "safetensors":
-            raise SafetensorError(f"load: '{opened.path}' is not a .safetensors; penstock.load() reads it")
-        self.path = opened.path
-        self._file, self._is_cut = opened.file, False
-        # (item, its first byte that is read, type, shape)
-        self._rows = {row[0]: (item, 0, row[1], list(row[2])) for item, row in enumerate(opened.rows)}
-
-    def names(self) -> list[str]:
-        return list(self._rows)
-
-    def row(self, name: str) -> tuple[str, list[int]]:
-        if name not in self._rows:
-            lacking = _core._format.lacking(name, self.names())
-            raise SafetensorError(f"load: '{self.path}' has {lacking}")
-        return self._rows[name][2:]
-
-    def read(self, names: list[str]) -> list[tuple[Any, int]]:
-        """(memory, offset in it) of each."""
-        parts = []
-        for name in names:
-            kind, shape = self.row(name)
-            parts.append((*self._rows[name][:2], bytes_of(kind, shape)))
-        try:
-            return list(self._file.read(parts, None))
-        except (_errors.Damaged, _errors.Unsupported) as error:
-            raise SafetensorError(str(error)) from error
-
-    def fill(self, names: list[str], tensors: list[Any]) -> list[int]:
-        """Reads to tensors on a GPU. The numbers of those that have to go through the host."""
-        if self._is_cut:
-            return list(range(len(names)))
-        items = [self._rows[name][0] for name in names]
-        try:
-            return list(self._file.fill(items, tensors, tensors, names, lambda _: None, None))
-        except (_errors.Damaged, _errors.Unsupported) as error:
-            raise SafetensorError(str(error)) from error
-
-    def cut(self, name: str, begin: int, end: int) -> OpenFile | None:
-        """The same file with one tensor, of which there are these rows (of the first dimension). None: a row has no
-        whole number of bytes."""
-        item, _, kind, shape = self._rows[name]
-        row_bytes = bytes_of(kind, shape[1:])
-        if row_bytes * shape[0] != bytes_of(kind, shape):
-            return None
-        made = copy.copy(self)
-        made._is_cut = True
-        made._rows = {name: (item, begin * row_bytes, kind, [end - begin, *shape[1:]])}
-        return made
-
-    def close(self) -> None:
-        self._file = None
-
-
-def all_of(source: Any, make: Callable[[OpenFile, list[str]], list[Any]]) -> dict[str, Any]:
-    """All tensors of a path, or of bytes. make: tensors_of() of a framework."""
-    file = OpenFile(source)
-    names = file.names()
-    return dict(zip(names, make(file, names), strict=True))
-
-
-def bytes_of(kind: str, shape: list[int]) -> int:
-    bits = _BITS[kind]
-    for extent in shape:
-        bits *= extent
-    return bits // 8
-
-
-def type_named(kind: str, path: str, name: str) -> str:
-    """The name of the type in torch and NumPy."""
-    if kind not in _state._TORCH:
-        raise SafetensorError(f"load: '{path}': tensor {name!r} is of the type {kind}, which is not read")
-    return _state._TORCH[kind]
-
-
-_BITS = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
-    "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
-    "U64": 64, "I64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
-}  # fmt: skip
-
-
 def maker(framework: str, device: Any = "cpu") -> Callable[[OpenFile, list[str]], list[Any]]:
-    """The function that makes tensors of a framework, on a device."""
+    """The function that makes tensors of a framework, on a device. Only that framework is imported."""
     if framework not in _FRAMEWORKS:
         raise SafetensorError(f"framework {framework} is invalid: expected 'pt', 'np' or 'flax'")
     if _FRAMEWORKS[framework] == "torch":
-        from penstock.safetensors.torch import tensors_on
+        from penstock.safetensors._torch_tensors import tensors_on
 
         return tensors_on("safe_open", device)
     if str(device) != "cpu":
@@ -175,10 +77,8 @@ class safe_open(Generic[_Tensor]):  # noqa: N801 - the name that safetensors has
         self._make = maker(framework, device)
         if not os.path.exists(filename):
             raise FileNotFoundError(f'No such file or directory: "{os.fspath(filename)}"')
-        # The path may name another file by the time that metadata() is called.
         with _errors.opened(os.fsdecode(filename), "load") as file:
             self._file: OpenFile | None = OpenFile(filename, file.fileno())
-            self._header = file.read(struct.unpack("<Q", file.read(8))[0])
 
     def _open(self) -> OpenFile:
         if self._file is None:
@@ -193,13 +93,7 @@ class safe_open(Generic[_Tensor]):  # noqa: N801 - the name that safetensors has
         return self._open().names()
 
     def metadata(self) -> dict[str, str] | None:
-        self._open()
-        found: dict[str, str] | None
-        if self._header.startswith(_METADATA_FIRST):  # where writers put it: the rest may be long
-            found = json.JSONDecoder().raw_decode(self._header[len(_METADATA_FIRST) :].decode().lstrip())[0]
-        else:
-            found = json.loads(self._header).get("__metadata__")
-        return found
+        return self._open().metadata()
 
     @_arguments.named
     def get_tensor(self, name: str) -> _Tensor:

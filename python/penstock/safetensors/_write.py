@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from penstock import _arguments, _core
+from penstock import _core
+from penstock._base import arguments as _arguments
 
 
 def _image(rows: list[Any], metadata: dict[str, str] | None) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from penstock import _arguments
+from penstock._base import arguments as _arguments
 from penstock.safetensors import numpy
-from penstock.safetensors._open import OpenFile, all_of
+from penstock.safetensors._file import OpenFile, all_of
 
 
 def tensors_of(file: OpenFile, names: list[str]) -> list[Any]:

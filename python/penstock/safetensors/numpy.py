@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import _adapters, _arguments, _state
-from penstock.safetensors._open import OpenFile, SafetensorError, all_of, bytes_of, type_named
+from penstock._base import arguments as _arguments, arrays as _arrays
+from penstock._state.rows import array_row
+from penstock.safetensors._file import OpenFile, SafetensorError, all_of, bytes_of, type_named
 from penstock.safetensors._write import to_bytes, to_file
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    dtype = _adapters.numpy_dtype(name)
+    dtype = _arrays.numpy_dtype(name)
     if dtype is None:
         raise SafetensorError(f"load: NumPy has no {name}; install ml_dtypes, or read it with torch")
     return dtype
@@ -67,5 +68,5 @@ def _rows(arrays: dict[str, NDArray[Any]]) -> list[Any]:
             raise ValueError(f"Key `{name}` is invalid, expected numpy.ndarray but received {type(array)}")
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
-        rows.append(_state.array_row(name, array)[0])
+        rows.append(array_row(name, array)[0])
     return rows

@@ -16,6 +16,7 @@ _device        weights that are streamed to a GPU
 _experts       experts of a mixture, read when the router has chosen them
 _conversions   parameters that transformers makes from other tensors
 _tensor_rows   penstock.TensorRows
+_class         the class of a streamed model
 _refusals      operations that a streamed model refuses
 _parts         conversions that change nothing, and copies of parts
 _hugging_face  information from transformers: the class, names in the files, buffers, generation config
@@ -27,14 +28,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_checkable
 
-from penstock import _arguments
-from penstock._progress import Progress
+from penstock._base import arguments as _arguments
+from penstock._base.progress import Progress
 from penstock.weights._plan import Plan, PlannedExperts, PlannedUnit, plan
 
 if TYPE_CHECKING:
     import torch
 
-    from penstock._types import Device, Path
+    from penstock._base.types import Device, Path
     from penstock.weights._stats import StreamStats
 
     _Model = TypeVar("_Model", bound=torch.nn.Module)

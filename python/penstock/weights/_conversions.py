@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-import penstock
+from penstock._state.load_call import TensorInfo
 
 # Operations of transformers that move whole rows of their sources and do not change them.
 _PLACING = ("MergeModulelist", "Concatenate", "Chunk", "Split")
 
 Part = tuple[str, int, int]  # a tensor of the files, its first byte, bytes
-Infos = Mapping[str, penstock.TensorInfo]
+Infos = Mapping[str, TensorInfo]
 
 
 class Conversion:
@@ -101,7 +101,7 @@ class Converted:
     """The parameters that conversions make, as additional tensors next to those of the files. Each has a key, and an
     entry that is added to `infos`."""
 
-    def __init__(self, conversions: Iterable[Conversion], infos: dict[str, penstock.TensorInfo]) -> None:
+    def __init__(self, conversions: Iterable[Conversion], infos: dict[str, TensorInfo]) -> None:
         self.keys: dict[str, str] = {}  # {parameter: key}
         self.joined: list[tuple[str, tuple[int, ...], list[Part]]] = []  # key, shape, parts: bytes are only moved
         self.computed: dict[str, Conversion | Cast] = {}  # {key: the conversion to run when its tensors are read}
@@ -110,7 +110,7 @@ class Converted:
         for conversion in conversions:
             self._add(conversion, infos)
 
-    def _add(self, conversion: Conversion, infos: dict[str, penstock.TensorInfo]) -> None:
+    def _add(self, conversion: Conversion, infos: dict[str, TensorInfo]) -> None:
         sources = [infos[key] for key in conversion.keys]
         dtypes = {one.dtype for one in sources}
         empty = {one.name: torch.empty(one.shape, device="meta") for one in sources}
@@ -125,7 +125,7 @@ class Converted:
                 key += " (converted)"
             element = sources[0].nbytes // max(1, math.prod(sources[0].shape))
             dtype = sources[0].dtype if len(dtypes) == 1 else " and ".join(sorted(dtypes))
-            infos[key] = penstock.TensorInfo(key, dtype, shape, 0, math.prod(shape) * element)
+            infos[key] = TensorInfo(key, dtype, shape, 0, math.prod(shape) * element)
             self.keys[name] = key
             self._made_by[key] = conversion
             if parts is None:
@@ -133,7 +133,7 @@ class Converted:
             else:
                 self.joined.append((key, shape, parts[name]))
 
-    def cast(self, key: str, dtype: torch.dtype, infos: dict[str, penstock.TensorInfo]) -> str:
+    def cast(self, key: str, dtype: torch.dtype, infos: dict[str, TensorInfo]) -> str:
         """A key for the tensor `key` in another dtype. The computed values of a conversion keep their key."""
         kind = str(dtype).removeprefix("torch.")
         out = f"{key} ({kind})"
@@ -141,7 +141,7 @@ class Converted:
             return key
         if out not in self.casts:
             shape = tuple(infos[key].shape)
-            infos[out] = penstock.TensorInfo(out, kind, shape, 0, math.prod(shape) * dtype.itemsize)
+            infos[out] = TensorInfo(out, kind, shape, 0, math.prod(shape) * dtype.itemsize)
             self.casts[out] = self.computed[out] = self._made_by[out] = Cast(out, key, dtype)
         return out
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-import penstock
-from penstock import _core, _devices
-from penstock._arguments import size
+from penstock import _core
+from penstock._base import devices as _devices
+from penstock._base.arguments import size
+from penstock._base.errors import Unsupported
 
 RESERVE_BYTES = 512 << 20
 
@@ -89,7 +90,7 @@ def target_of(device: Any, device_memory: int | str | None, memory: int | str) -
 
 def check_torch(name: str) -> None:
     if not torch.cuda.is_available():
-        raise penstock.Unsupported(
+        raise Unsupported(
             f"stream: device={name!r}: {_devices.missing(torch.device('cuda'))}; install a torch with CUDA and a "
             "driver, or leave device out, and the weights are streamed to host memory",
             operation="stream",

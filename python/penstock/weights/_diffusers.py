@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-import penstock
+from penstock._state.load_call import TensorInfo
 
 
 def is_class(model: Any, folder: Path) -> bool:
@@ -29,7 +29,7 @@ def _config(folder: Path) -> Any:
     return {}
 
 
-def made(model: Any, folder: Path, infos: list[penstock.TensorInfo]) -> Any:
+def made(model: Any, folder: Path, infos: list[TensorInfo]) -> Any:
     """The model of a folder with its parameters on the meta device, as from_pretrained() makes it with the dtype of the
     files."""
     try:
@@ -64,7 +64,7 @@ def made(model: Any, folder: Path, infos: list[penstock.TensorInfo]) -> Any:
     return out.eval()
 
 
-def _dtype(infos: list[penstock.TensorInfo]) -> torch.dtype:
+def _dtype(infos: list[TensorInfo]) -> torch.dtype:
     """The floating-point type of most of the bytes."""
     nbytes: dict[str, int] = {}
     for info in infos:

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-import penstock
 from penstock import _core
+from penstock._state.load_call import TensorInfo
 from penstock.weights import _refusals
 from penstock.weights._conversions import Part
 from penstock.weights._device import Target
@@ -54,7 +54,7 @@ class Layer:
         self._held: dict[int, list[torch.Tensor]] = {}
         self._chosen: list[int] = []
 
-    def experts(self, infos: list[penstock.TensorInfo]) -> tuple[str, list[list[Part]]]:
+    def experts(self, infos: list[TensorInfo]) -> tuple[str, list[list[Part]]]:
         """The bytes of each expert in the tensors of the places, for the core."""
         count = self.aways[0].shape[0]
         sizes = [(info.name, info.nbytes // count) for info in infos]
@@ -103,7 +103,7 @@ class Experts:
         self,
         paths: list[str],
         layers: list[Layer],
-        infos: list[list[penstock.TensorInfo]],
+        infos: list[list[TensorInfo]],
         joined: Any,
         turns: Turns,
         target: Target,

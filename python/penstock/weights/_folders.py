@@ -12,9 +12,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import penstock
-from penstock import _core, _errors, _state
-from penstock._arguments import got, local_path
+from penstock import _core
+from penstock._base import errors as _errors
+from penstock._base.arguments import got, local_path
+from penstock._state.load_call import TensorInfo, load
+from penstock._state.rows import TORCH
 
 _HUB_NAME = re.compile(r"[\w.-]*\w[\w.-]*/[\w.-]*\w[\w.-]*")
 _LARGEST = ("transformer", "unet", "prior")  # of the models of a pipeline, the one that runs in each step
@@ -128,8 +130,7 @@ class Folders:
         with shards_named(verb):
             rows = _core.weight_tensors(self.paths)
         self.infos = {
-            name: _state.TensorInfo(name, _state._TORCH.get(kind, kind), tuple(shape), *place)
-            for name, kind, shape, *place in rows
+            name: TensorInfo(name, TORCH.get(kind, kind), tuple(shape), *place) for name, kind, shape, *place in rows
         }
         self._versions = {path: _version(path) for path in {info.path for info in self.infos.values()}}
 
@@ -138,7 +139,7 @@ class Folders:
         for path in self._versions if paths is None else paths:
             if self._versions[path] != (now := _version(path)):
                 what = "was changed, replaced or moved" if now else "was removed"
-                raise penstock.Damaged(
+                raise _errors.Damaged(
                     f"stream: '{path}' {what} since stream(): its weights are not those that are in memory; put the "
                     "file back as it was, or stream another model from it",
                     operation="stream",
@@ -167,9 +168,7 @@ class Folders:
         for key in dict.fromkeys(keys):
             by_file.setdefault(self.infos[key].path, []).append(key)
         self.check(by_file)  # what is replaced may have other names
-        loaded = {
-            name: tensor for path, names in by_file.items() for name, tensor in penstock.load(path, names=names).items()
-        }
+        loaded = {name: tensor for path, names in by_file.items() for name, tensor in load(path, names=names).items()}
         self.check(by_file)
         return loaded
 

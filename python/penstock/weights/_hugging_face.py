@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-import penstock
-from penstock import _state
+from penstock._state.load_call import TensorInfo
+from penstock._state.rows import FLOATS
 from penstock.weights import _construction, _experts
 from penstock.weights._conversions import Conversion
 
@@ -26,7 +26,7 @@ def is_pretrained(model: torch.nn.Module) -> bool:
     return transformers is not None and isinstance(model, transformers.PreTrainedModel)
 
 
-def made(model: Any, folder: Path, infos: list[penstock.TensorInfo]) -> Any:
+def made(model: Any, folder: Path, infos: list[TensorInfo]) -> Any:
     """The model of a folder with its parameters on the meta device, as from_pretrained(dtype="auto") makes it."""
     automatic = hasattr(model, "_model_mapping")  # AutoModelForCausalLM and the like
     if model is not None and not automatic and not hasattr(model, "config_class"):
@@ -87,12 +87,12 @@ def _architectures(folder: Path) -> list[str]:
     return list(found.get("architectures") or []) if isinstance(found, dict) else []
 
 
-def _empty(model: Any, config: Any, infos: list[penstock.TensorInfo], on: Any = _construction.on_meta) -> Any:
+def _empty(model: Any, config: Any, infos: list[TensorInfo], on: Any = _construction.on_meta) -> Any:
     """A model with its parameters on the meta device, and the dtypes that from_pretrained(dtype="auto") gives. on: how
     it is constructed."""
     from transformers import core_model_loading, initialization
 
-    dtype = config.dtype or next((info.dtype for info in infos if info.dtype in _state.FLOATS), torch.float32)
+    dtype = config.dtype or next((info.dtype for info in infos if info.dtype in FLOATS), torch.float32)
     dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype  # save_pretrained() makes it a name
     with initialization.meta_device_safe_creation_ops():
         out = on(lambda: model._from_config(copy.deepcopy(config), dtype=dtype))
@@ -105,7 +105,7 @@ def _empty(model: Any, config: Any, infos: list[penstock.TensorInfo], on: Any = 
     return out
 
 
-def check(model: Any, infos: list[penstock.TensorInfo], path: str) -> None:
+def check(model: Any, infos: list[TensorInfo], path: str) -> None:
     """Refuses weights that from_pretrained would rewrite, and a model with other dtypes than from_pretrained gives."""
     quantized = getattr(model.config, "quantization_config", None)
     if quantized is not None:

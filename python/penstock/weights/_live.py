@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from penstock._progress import _LOG_S, _SHOWN_AFTER_S, _TERMINAL_S
+from penstock._base.progress import _LOG_S, _SHOWN_AFTER_S, _TERMINAL_S
 
 
 class Live:

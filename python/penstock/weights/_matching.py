@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
-import penstock
-from penstock import _core, _load_into, _log
+from penstock import _core
+from penstock._base import log as _log
+from penstock._state import load_into as _load_into
+from penstock._state.load_call import TensorInfo
 from penstock.weights import _hugging_face
 from penstock.weights._conversions import Converted
 from penstock.weights._units import Place
@@ -19,7 +21,7 @@ from penstock.weights._units import Place
 _match = _core._match
 
 
-def keys_of(model: torch.nn.Module, infos: dict[str, penstock.TensorInfo]) -> tuple[dict[str, str], Converted]:
+def keys_of(model: torch.nn.Module, infos: dict[str, TensorInfo]) -> tuple[dict[str, str], Converted]:
     """{name of a parameter: its key in the files}; tied parameters have the key of the one that was saved. Converted
     parameters have a key too, and are added to `infos`."""
     converted = Converted((), infos)
@@ -77,7 +79,7 @@ def _missing(weights: Any, missing: list[str]) -> Exception:
     return KeyError(what + f"its names begin with {there}: check that the files are of this model")
 
 
-def _quantized(in_files: list[penstock.TensorInfo]) -> str:
+def _quantized(in_files: list[TensorInfo]) -> str:
     found = _match.quantized_as([row.name for row in in_files], in_files)
     return f"the files are quantized: {found}; stream the model that is not quantized" if found else ""
 

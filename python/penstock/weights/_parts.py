@@ -13,7 +13,8 @@ import torch
 
 from penstock import _core
 from penstock.weights._away import WeightNotInMemory
-from penstock.weights._refusals import apply, refuse
+from penstock.weights._class import apply
+from penstock.weights._refusals import refuse
 from penstock.weights._units import Place, put_on, taken_off
 
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import _arguments, _core
-from penstock._arguments import got, seconds, size, whole
+from penstock import _core
+from penstock._base import arguments as _arguments
+from penstock._base.arguments import got, seconds, size, whole
 from penstock.weights._folders import Folders, component, paths_of, shards_named
 
 _PRODUCTS_S = 0.3

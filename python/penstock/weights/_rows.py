@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-import penstock
+from penstock._base.errors import EndOfFile, Error
+from penstock.weights._tensor_rows import TensorRows
 
 
 class Rows:
@@ -20,7 +21,7 @@ class Rows:
         """dtype: of the parameter, which the files may have in another. put(): moves a tensor of the host to the device
         of the model."""
         self._name, self._dtype, self._put = name, dtype, put
-        self._table = penstock.TensorRows(path, name)
+        self._table = TensorRows(path, name)
         self._stored = getattr(torch, self._table.dtype)
         self.bytes_read = 0
 
@@ -69,9 +70,9 @@ def _tensor_named(name: str) -> Iterator[None]:
     """Says which tensor could not be read."""
     try:
         yield
-    except penstock.Error as error:
+    except Error as error:
         what = error.message
-        if isinstance(error, penstock.EndOfFile):
+        if isinstance(error, EndOfFile):
             what = (
                 f"'{error.path}' ends before byte {error.offset}: it was cut; copy it again, and stream the model again"
             )

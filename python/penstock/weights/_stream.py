@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from penstock import _core
-from penstock._arguments import flag, got, whole
-from penstock._progress import Progress, reporter
+from penstock._base.arguments import flag, got, whole
+from penstock._base.progress import Progress, reporter
 from penstock.weights import _device, _diffusers, _experts, _hugging_face, _matching, _outputs, _parts, _refusals
 from penstock.weights._away import Home, WeightNotInMemory
+from penstock.weights._class import streamed
 from penstock.weights._experts import Experts, taken_out
 from penstock.weights._folders import Folders, component, paths_of, weights_in
 from penstock.weights._live import Live
@@ -60,7 +61,7 @@ def start(
     if hasattr(model, "_penstock_weights"):
         raise ValueError("stream: this model is streamed already; model.unstream() comes first")
     slots, strict = whole("stream", "slots", slots, 2, 1024), bool(flag("stream", "strict", strict))
-    streamed = _refusals.streamed(type(model))
+    kind = streamed(type(model), set_memory)
     model.eval()  # as from_pretrained() does: dropout would give other results
     files = Folders(paths)
     files.compare_copies()
@@ -68,7 +69,7 @@ def start(
     if progress is True:
         weights.show_in(Live())
     model.__dict__["_penstock_weights"] = weights
-    model.__class__ = streamed
+    model.__class__ = kind
     return model
 
 

@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from penstock import _arguments, _core, _gathered, _state
+from penstock import _core
+from penstock._base import arguments as _arguments, gathered as _gathered
+from penstock._state.rows import TORCH
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from penstock._types import Path
+    from penstock._base.types import Path
 
 _Out = TypeVar("_Out")
 
@@ -32,7 +34,7 @@ class TensorRows:
         wanted = _arguments.texts("TensorRows", "names", names)
         self._rows = _core.TensorRows(path, [wanted] if isinstance(wanted, str) else list(wanted))
         self.shape: tuple[int, ...] = (self._rows.rows, *self._rows.row_shape)
-        self.dtype: str = _state._TORCH.get(self._rows.dtype, self._rows.dtype)
+        self.dtype: str = TORCH.get(self._rows.dtype, self._rows.dtype)
 
     @overload
     def gather(self, ids: torch.Tensor, out: None = None) -> torch.Tensor: ...

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
-import penstock
+from penstock._base.errors import Unsupported
 
 _STANDS_S = 60.0  # longer than a layer takes to arrive
 
@@ -27,7 +27,7 @@ class Turns:
         """The lock. Only the process that owns the memory gets it: in a child of fork(), locks may be held by threads
         that do not exist there. It is entered in C, so Ctrl-C cannot come between that and the block."""
         if os.getpid() != self._process:
-            raise penstock.Unsupported(
+            raise Unsupported(
                 "stream: the weights of this model are streamed by the parent of this process, into its own memory; "
                 "call penstock.stream() after fork()",
                 operation="stream",

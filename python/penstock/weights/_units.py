@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from penstock import _arguments, _core
+from penstock import _core
+from penstock._base import arguments as _arguments
 from penstock.weights._refusals import untraced
 from penstock.weights._used import used_by
 

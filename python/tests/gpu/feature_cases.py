@@ -29,7 +29,7 @@ def torch_on_gpu(monkeypatch):
         return Tensor(Memory(elements * dtype.itemsize, found.index or 0), dtype, shape)
 
     monkeypatch.setattr(torch, "empty", made)
-    monkeypatch.setattr("penstock._devices.missing", lambda device: None)
+    monkeypatch.setattr("penstock._base.devices.missing", lambda device: None)
 
 
 @pytest.fixture

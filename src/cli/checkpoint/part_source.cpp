@@ -98,7 +98,7 @@ PartSource::PartSource(state::Source& whole, std::span<const std::string> names)
             std::upper_bound(storages.begin(), storages.end(), t.data.data,
                              [](const std::byte* p, const auto& span) { return p < span.data(); });
         TensorEntry& entry = table_.tensors.emplace_back();
-        Place& place = places_.emplace_back();
+        Origin& place = places_.emplace_back();
         if (after != storages.begin() && t.data.bytes != 0) {
             const auto storage = static_cast<std::size_t>(after - storages.begin()) - 1;
             place = {of_storage[storage],
@@ -134,7 +134,7 @@ void PartSource::read_tensors(std::span<const state::TensorInto> wanted,
     std::vector<std::pair<std::size_t, Buffer>> larger;  // tensors of which a part is wanted
     MemoryPool pool;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-        const Place& place = places_[wanted[i].tensor];
+        const Origin& place = places_[wanted[i].tensor];
         const std::uint64_t bytes = whole_.tensors()[place.tensor].bytes;
         if (wanted[i].into.empty()) {
             continue;

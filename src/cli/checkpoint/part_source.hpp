@@ -32,11 +32,11 @@ public:
 
 private:
     state::Source& whole_;
-    struct Place {
+    struct Origin {
         std::size_t tensor = 0;   // of the whole
         std::uint64_t first = 0;  // byte in it
     };
-    std::vector<Place> places_;  // of each tensor
+    std::vector<Origin> places_;  // of each tensor
 };
 
 }  // namespace penstock::cli

@@ -116,7 +116,7 @@ Gpu facts_of(const Driver& driver, std::int32_t number) {
 
 bool is_possible(const os::File& file) {
     return file.geometry().direct && !file.info().is_block_device &&
-           file.descriptor(os::Lane::kDirect) >= 0;
+           file.descriptor(os::IoPath::kDirect) >= 0;
 }
 
 }  // namespace
@@ -222,7 +222,7 @@ std::int64_t CuFilePath::move(Op op, os::File& file, const MemoryPlace& place, s
         if (handle == nullptr) {
             handle = static_cast<FileHandle*>(&file.adopt(std::make_unique<FileHandle>()));
         }
-        auto registered = handle->get(**library, file.descriptor(os::Lane::kDirect));
+        auto registered = handle->get(**library, file.descriptor(os::IoPath::kDirect));
         if (!registered) {
             note(file.info().path + ": " + registered.error().message);
             return -EOPNOTSUPP;

@@ -70,8 +70,8 @@ Result<std::unique_ptr<GpuMover>> GpuMover::make(std::int32_t device, const base
         const CUcontext context = gpu.context;
         std::unique_ptr<GpuMover> mover(new GpuMover(*calls, context, device, clock));
         const Current current(gpu);
-        for (Lane* lane : {&mover->in_, &mover->out_}) {
-            if (const CallResult made = lane->stream.make_in(current); !made.ok()) {
+        for (MoveStream* queue : {&mover->in_, &mover->out_}) {
+            if (const CallResult made = queue->stream.make_in(current); !made.ok()) {
                 return base::fail(object_refused(current, made, device));
             }
         }
@@ -82,10 +82,10 @@ Result<std::unique_ptr<GpuMover>> GpuMover::make(std::int32_t device, const base
                 CUDA_SUCCESS) {
             mover->numa_node_ = node;
         }
-        for (const Lane* lane : {&mover->in_, &mover->out_}) {
+        for (const MoveStream* queue : {&mover->in_, &mover->out_}) {
             add_copy_stream({context, device,
-                             lane == &mover->in_ ? MoveTo::kExtents : MoveTo::kSlot,
-                             lane->stream.get()});
+                             queue == &mover->in_ ? MoveTo::kExtents : MoveTo::kSlot,
+                             queue->stream.get()});
         }
         return mover;
     });
@@ -97,8 +97,8 @@ GpuMover::~GpuMover() {
         leave_all();
         return;
     }
-    for (const Lane* lane : {&in_, &out_}) {
-        remove_copy_stream(lane->stream.get());
+    for (const MoveStream* queue : {&in_, &out_}) {
+        remove_copy_stream(queue->stream.get());
     }
     for (std::uint32_t tries = 0; tries < kRefusalsMax; ++tries) {
         const Current current(driver_, context_);
@@ -112,8 +112,8 @@ GpuMover::~GpuMover() {
         for (const auto& flight : flights_) {
             flight->event.end(current);
         }
-        for (Lane* lane : {&in_, &out_}) {
-            lane->stream.end(current);
+        for (MoveStream* queue : {&in_, &out_}) {
+            queue->stream.end(current);
         }
         for (PinnedPages& pages : pinned_) {
             pages.end(current);
@@ -128,8 +128,8 @@ void GpuMover::leave_all() noexcept {
     for (const auto& flight : flights_) {
         flight->event.leave();
     }
-    for (Lane* lane : {&in_, &out_}) {
-        lane->stream.leave();
+    for (MoveStream* queue : {&in_, &out_}) {
+        queue->stream.leave();
     }
     for (PinnedPages& pages : pinned_) {
         pages.leave();
@@ -139,10 +139,10 @@ void GpuMover::leave_all() noexcept {
 // The moves themselves are not touched: they may be gone.
 bool GpuMover::wait_until_idle() {
     const base::Nanos end = clock_.now() + kPatience;
-    for (Lane* lane : {&in_, &out_}) {
-        for (; lane->out.front() != nullptr; lane->out.pop_front()) {
+    for (MoveStream* queue : {&in_, &out_}) {
+        for (; queue->out.front() != nullptr; queue->out.pop_front()) {
             CUresult seen = CUDA_SUCCESS;
-            while (ask(*lane, *lane->out.front(), seen) == CUDA_ERROR_NOT_READY) {
+            while (ask(*queue, *queue->out.front(), seen) == CUDA_ERROR_NOT_READY) {
                 if (clock_.now() > end) {
                     return false;
                 }
@@ -180,7 +180,7 @@ void GpuMover::fail(Move& move, Step step, CUresult result) {
     }
 }
 
-GpuMover::Lane& GpuMover::lane_of(const Move& move) {
+GpuMover::MoveStream& GpuMover::queue_of(const Move& move) {
     return move.to == MoveTo::kExtents ? in_ : out_;
 }
 
@@ -205,7 +205,7 @@ CUresult GpuMover::take_flight(const Current& current, Flight*& flight) {
 
 void GpuMover::start(Move& move) {
     move.error = 0;
-    Lane& lane = lane_of(move);
+    MoveStream& queue = queue_of(move);
     const Current current(driver_, context_);
     Flight* flight = nullptr;
     bool queued = false;
@@ -213,7 +213,7 @@ void GpuMover::start(Move& move) {
         fail(move, Step::kContext, current.result());
     } else if (const CUresult taken = take_flight(current, flight); taken != CUDA_SUCCESS) {
         fail(move, Step::kMemory, taken);
-    } else if (const CUresult copied = copy(lane, move, queued); copied != CUDA_SUCCESS) {
+    } else if (const CUresult copied = copy(queue, move, queued); copied != CUDA_SUCCESS) {
         fail(move, Step::kCopy, copied);
     }
     if (!queued) {
@@ -225,40 +225,40 @@ void GpuMover::start(Move& move) {
     }
     // Whatever was queued uses the slot, also where a later call failed.
     flight->move = &move;
-    const CUresult recorded = driver_.cuEventRecord(flight->event.get(), lane.stream.get());
+    const CUresult recorded = driver_.cuEventRecord(flight->event.get(), queue.stream.get());
     flight->recorded = recorded == CUDA_SUCCESS;
     if (!flight->recorded) {
         fail(move, Step::kRecord, recorded);
     }
-    if (lane.out.empty()) {
-        lane.rate.begin(clock_.now());
+    if (queue.out.empty()) {
+        queue.rate.begin(clock_.now());
     }
     flight->bytes = move.bytes;
-    lane.bytes += flight->bytes;
-    lane.out.push_back(*flight);
+    queue.bytes += flight->bytes;
+    queue.out.push_back(*flight);
 }
 
 // Pieces that adjoin are one copy. The end of one allocation may adjoin the next, and the driver
 // refuses a copy that is in both: then each piece is copied by itself.
-CUresult GpuMover::copy(Lane& lane, Move& move, bool& queued) {
+CUresult GpuMover::copy(MoveStream& queue, Move& move, bool& queued) {
     bool joins = true;
-    const CUresult result = copy(lane, move, queued, joins);
+    const CUresult result = copy(queue, move, queued, joins);
     if (result != CUDA_ERROR_INVALID_VALUE || !joins) {
         return result;
     }
     joins = false;
-    return copy(lane, move, queued, joins);
+    return copy(queue, move, queued, joins);
 }
 
 // `joins`: whether pieces may be one copy; and then, whether any are.
-CUresult GpuMover::copy(Lane& lane, Move& move, bool& queued, bool& joins) {
+CUresult GpuMover::copy(MoveStream& queue, Move& move, bool& queued, bool& joins) {
     const bool may_join = std::exchange(joins, false);
     const bool to_device = move.to == MoveTo::kExtents;
     CUresult result = CUDA_SUCCESS;
     batch_.count = 0;
     const auto flush = [&] {
         if (result == CUDA_SUCCESS && batch_.count != 0) {
-            result = hand_over(lane, to_device);
+            result = hand_over(queue, to_device);
             queued = true;
         }
         batch_.count = 0;
@@ -290,7 +290,7 @@ CUresult GpuMover::copy(Lane& lane, Move& move, bool& queued, bool& joins) {
 }
 
 // One call where the driver takes several copies, else one a piece.
-CUresult GpuMover::hand_over(Lane& lane, bool to_device) {
+CUresult GpuMover::hand_over(MoveStream& queue, bool to_device) {
     PENSTOCK_ASSERT(batch_.count != 0 && batch_.count <= Batch::kPieces);
     if (batches_ && batch_.count > 1) {
         CUmemcpyAttributes attributes{};
@@ -299,7 +299,7 @@ CUresult GpuMover::hand_over(Lane& lane, bool to_device) {
         std::size_t failed = 0;
         const CUresult result = driver_.cuMemcpyBatchAsync(
             batch_.to.data(), batch_.from.data(), batch_.bytes.data(), batch_.count, &attributes,
-            &first, 1, &failed, lane.stream.get());
+            &first, 1, &failed, queue.stream.get());
         if (result != CUDA_ERROR_NOT_SUPPORTED) {
             return result;
         }
@@ -312,17 +312,17 @@ CUresult GpuMover::hand_over(Lane& lane, bool to_device) {
                 ? driver_.cuMemcpyHtoDAsync(
                       batch_.to[i],
                       reinterpret_cast<const void*>(static_cast<std::uintptr_t>(batch_.from[i])),
-                      batch_.bytes[i], lane.stream.get())
+                      batch_.bytes[i], queue.stream.get())
                 : driver_.cuMemcpyDtoHAsync(
                       reinterpret_cast<void*>(static_cast<std::uintptr_t>(batch_.to[i])),
-                      batch_.from[i], batch_.bytes[i], lane.stream.get());
+                      batch_.from[i], batch_.bytes[i], queue.stream.get());
     }
     return result;
 }
 
 // An event that fails says nothing of its copy, which may still use the slot; then the stream is
 // asked. `seen` gets the first error.
-CUresult GpuMover::ask(Lane& lane, Flight& flight, CUresult& seen) const {
+CUresult GpuMover::ask(MoveStream& queue, Flight& flight, CUresult& seen) const {
     CUresult result = CUDA_ERROR_NOT_READY;
     if (flight.recorded) {
         result = driver_.cuEventQuery(flight.event.get());
@@ -330,11 +330,11 @@ CUresult GpuMover::ask(Lane& lane, Flight& flight, CUresult& seen) const {
         seen = result;
     }
     if (!flight.recorded) {
-        result = driver_.cuStreamQuery(lane.stream.get());
+        result = driver_.cuStreamQuery(queue.stream.get());
     }
     const bool says = result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY;
-    lane.refusals = says ? 0 : lane.refusals + 1;
-    return lane.refusals == 0 || lane.refusals >= kRefusalsMax ? result : CUDA_ERROR_NOT_READY;
+    queue.refusals = says ? 0 : queue.refusals + 1;
+    return queue.refusals == 0 || queue.refusals >= kRefusalsMax ? result : CUDA_ERROR_NOT_READY;
 }
 
 base::Fifo<Move> GpuMover::reap() {
@@ -352,13 +352,13 @@ base::Fifo<Move> GpuMover::reap() {
     return done;
 }
 
-void GpuMover::reap(Lane& lane, CUresult context, base::Fifo<Move>& done) {
+void GpuMover::reap(MoveStream& queue, CUresult context, base::Fifo<Move>& done) {
     std::uint64_t bytes = 0;
-    while (Flight* flight = lane.out.front()) {
+    while (Flight* flight = queue.out.front()) {
         CUresult result = context;
         if (context == CUDA_SUCCESS) {
             CUresult seen = CUDA_SUCCESS;
-            result = ask(lane, *flight, seen);
+            result = ask(queue, *flight, seen);
             if (seen != CUDA_SUCCESS && seen != CUDA_ERROR_NOT_READY) {
                 fail(*flight->move, Step::kQuery, seen);
             }
@@ -370,15 +370,15 @@ void GpuMover::reap(Lane& lane, CUresult context, base::Fifo<Move>& done) {
         if (result != CUDA_SUCCESS) {
             fail(*flight->move, context == CUDA_SUCCESS ? Step::kQuery : Step::kContext, result);
         }
-        lane.out.pop_front();
+        queue.out.pop_front();
         done.push_back(*flight->move);
         flight->move = nullptr;
         free_.push_front(*flight);
     }
     if (bytes != 0) {
-        PENSTOCK_ASSERT(bytes <= lane.bytes);
-        lane.bytes -= bytes;
-        lane.rate.ended(bytes, clock_.now());
+        PENSTOCK_ASSERT(bytes <= queue.bytes);
+        queue.bytes -= bytes;
+        queue.rate.ended(bytes, clock_.now());
     }
 }
 
@@ -386,10 +386,10 @@ base::Nanos GpuMover::look_again() const {
     const base::Nanos now = clock_.now();
     base::Nanos soonest = kNap;
     bool any = false;
-    for (const Lane* lane : {&in_, &out_}) {
-        if (const Flight* first = lane->out.front(); first != nullptr) {
-            const std::uint64_t bytes = std::max(first->bytes, lane->bytes / kLooksPerQueue);
-            const base::Nanos next = lane->rate.look_again(bytes, now);
+    for (const MoveStream* queue : {&in_, &out_}) {
+        if (const Flight* first = queue->out.front(); first != nullptr) {
+            const std::uint64_t bytes = std::max(first->bytes, queue->bytes / kLooksPerQueue);
+            const base::Nanos next = queue->rate.look_again(bytes, now);
             soonest = any ? std::min(soonest, next) : next;
             any = true;
         }

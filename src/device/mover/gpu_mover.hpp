@@ -55,7 +55,7 @@ private:
         std::uint64_t bytes = 0;
         bool recorded = false;  ///< else the whole stream is asked
     };
-    struct Lane {
+    struct MoveStream {
         Stream stream;
         base::Fifo<Flight> out;      ///< in the order of the stream
         std::uint64_t bytes = 0;     ///< of them all
@@ -75,13 +75,14 @@ private:
 
     GpuMover(const Driver& driver, cuda::CUcontext context, std::int32_t device,
              const base::Clock& clock);
-    [[nodiscard]] Lane& lane_of(const engine::Move& move);
+    [[nodiscard]] MoveStream& queue_of(const engine::Move& move);
     [[nodiscard]] cuda::CUresult take_flight(const Current& current, Flight*& flight);
-    [[nodiscard]] cuda::CUresult copy(Lane& lane, engine::Move& move, bool& queued);
-    [[nodiscard]] cuda::CUresult copy(Lane& lane, engine::Move& move, bool& queued, bool& joins);
-    [[nodiscard]] cuda::CUresult hand_over(Lane& lane, bool to_device);
-    [[nodiscard]] cuda::CUresult ask(Lane& lane, Flight& flight, cuda::CUresult& seen) const;
-    void reap(Lane& lane, cuda::CUresult context, base::Fifo<engine::Move>& done);
+    [[nodiscard]] cuda::CUresult copy(MoveStream& queue, engine::Move& move, bool& queued);
+    [[nodiscard]] cuda::CUresult copy(MoveStream& queue, engine::Move& move, bool& queued,
+                                      bool& joins);
+    [[nodiscard]] cuda::CUresult hand_over(MoveStream& queue, bool to_device);
+    [[nodiscard]] cuda::CUresult ask(MoveStream& queue, Flight& flight, cuda::CUresult& seen) const;
+    void reap(MoveStream& queue, cuda::CUresult context, base::Fifo<engine::Move>& done);
     [[nodiscard]] bool wait_until_idle();
     void leave_all() noexcept;
     static void fail(engine::Move& move, Step step, cuda::CUresult result);
@@ -94,8 +95,8 @@ private:
     bool batches_ = false;  ///< the driver takes several copies in one call
     bool abandoned_ = false;
     std::uint32_t refusals_ = 0;  ///< of the context, in a row
-    Lane in_;                     ///< to the GPU
-    Lane out_;                    ///< from the GPU
+    MoveStream in_;               ///< to the GPU
+    MoveStream out_;              ///< from the GPU
     Batch batch_;
     std::vector<std::unique_ptr<Flight>> flights_;
     base::Fifo<Flight> free_;

@@ -3,7 +3,7 @@
 // one caller after another, and are kept until the process ends.
 #pragma once
 
-#include "engine/small_copy.hpp"
+#include "engine/caller/small_copy.hpp"
 
 namespace penstock::device {
 

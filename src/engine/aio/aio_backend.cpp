@@ -70,7 +70,7 @@ void AioBackend::push(Request& request) {
     free_.pop_back();
     *control = iocb{};
     control->aio_data = reinterpret_cast<std::uint64_t>(&request);
-    control->aio_fildes = static_cast<std::uint32_t>(request.file->descriptor(request.lane));
+    control->aio_fildes = static_cast<std::uint32_t>(request.file->descriptor(request.io));
     control->aio_offset = static_cast<std::int64_t>(request.offset);
     const bool read = request.op == Op::kRead;
     if (request.pieces.size() == 1) {

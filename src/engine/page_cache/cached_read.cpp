@@ -143,7 +143,7 @@ private:
 
     // What has no device below its page cache is all there.
     std::int64_t read_call_of(std::uint64_t offset, std::span<const iovec> pieces) {
-        return file_.info().in_memory ? file_.read_at(os::Lane::kBuffered, offset, pieces)
+        return file_.info().in_memory ? file_.read_at(os::IoPath::kBuffered, offset, pieces)
                                       : file_.read_cached(offset, pieces);
     }
 
@@ -154,7 +154,7 @@ private:
         while (done < piece.bytes) {
             const iovec rest{piece.memory + done, piece.bytes - done};
             const std::int64_t got =
-                file_.read_at(os::Lane::kBuffered, piece.offset + done, {&rest, 1});
+                file_.read_at(os::IoPath::kBuffered, piece.offset + done, {&rest, 1});
             if ((got == -EINTR || got == -EAGAIN) && ++refused < kTriesAtOnce) {
                 continue;
             }
@@ -207,7 +207,7 @@ CachedRead read_cached(os::File& file, std::uint64_t offset, std::span<const iov
         return {got, static_cast<std::uint32_t>(std::max<std::int64_t>(got, 0)), offset};
     }
     file.cache_history().missed();
-    return {file.read_at(os::Lane::kBuffered, offset, pieces), 0, offset};
+    return {file.read_at(os::IoPath::kBuffered, offset, pieces), 0, offset};
 }
 
 CachedRead read_cached(os::File& file, const Extents& extents, const Draft& draft,

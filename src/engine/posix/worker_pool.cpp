@@ -86,9 +86,8 @@ void WorkerPool::work() {
         calls_.fetch_add(1, std::memory_order_relaxed);
         os::File& file = *request->file;
         const std::int64_t result =
-            request->op == Op::kRead
-                ? file.read_at(request->lane, request->offset, request->pieces)
-                : file.write_at(request->lane, request->offset, request->pieces);
+            request->op == Op::kRead ? file.read_at(request->io, request->offset, request->pieces)
+                                     : file.write_at(request->io, request->offset, request->pieces);
         finish(*request, result);
     }
 }

@@ -59,7 +59,7 @@ UringBackend::~UringBackend() {
 void UringBackend::push(Request& request) {
     io_uring_sqe* entry = ring_.next_entry();
     PENSTOCK_ASSERT(entry != nullptr);  // more than `depth` were pushed
-    const int fd = request.file->descriptor(request.lane);
+    const int fd = request.file->descriptor(request.io);
     const bool read = request.op == Op::kRead;
     if (request.pieces.size() == 1) {
         const iovec& piece = request.pieces.front();

@@ -153,7 +153,7 @@ std::vector<std::byte> encode(const Directory& directory) {
     put(out, directory.sums_offset);
     put(out, directory.sums);
     put(out, directory.sums_sum);
-    for (const Part& part : directory.parts) {
+    for (const PartFile& part : directory.parts) {
         put(out, part.path);
         put(out, part.data_end);
         put(out, part.file_bytes);
@@ -286,7 +286,7 @@ private:
     }
 
     base::Result<void> read_part(std::uint64_t index) {
-        Part part;
+        PartFile part;
         part.path = fields_.text(kBlockBytes);
         part.data_end = fields_.number();
         part.file_bytes = fields_.number();
@@ -366,7 +366,7 @@ private:
             return wrong("two tables have one name");
         }
         std::vector<std::string_view> paths;
-        for (const Part& part : out_.parts) {
+        for (const PartFile& part : out_.parts) {
             paths.push_back(part.path);
         }
         std::sort(paths.begin(), paths.end());

@@ -55,7 +55,7 @@ struct PartPreamble {
     std::uint32_t parts = 0;
 };
 
-struct Part {
+struct PartFile {
     std::string path;              ///< empty: the main file
     std::uint64_t data_end = 0;    ///< rows of this part lie before it
     std::uint64_t file_bytes = 0;  ///< of a part file; 0 of the main file
@@ -73,7 +73,7 @@ struct Table {
 };
 
 struct Directory {
-    std::vector<Part> parts;
+    std::vector<PartFile> parts;
     std::vector<Table> tables;
     std::uint64_t sums_offset = 0;  ///< in the main file: by table, part and chunk
     std::uint64_t sums = 0;         ///< how many; 8 bytes each
@@ -81,18 +81,18 @@ struct Directory {
 };
 
 /// The place of a row: its part, and its number there.
-struct Place {
+struct RowPlace {
     std::uint32_t part = 0;
     std::uint64_t row = 0;
 };
-[[nodiscard]] inline Place place_of(std::uint64_t row, std::uint64_t stripe_rows,
-                                    std::uint64_t parts) {
+[[nodiscard]] inline RowPlace place_of(std::uint64_t row, std::uint64_t stripe_rows,
+                                       std::uint64_t parts) {
     const std::uint64_t stripe = row / stripe_rows;
     return {static_cast<std::uint32_t>(stripe % parts),
             stripe / parts * stripe_rows + row % stripe_rows};
 }
 /// The row that lies there.
-[[nodiscard]] inline std::uint64_t row_at(const Place& place, std::uint64_t stripe_rows,
+[[nodiscard]] inline std::uint64_t row_at(const RowPlace& place, std::uint64_t stripe_rows,
                                           std::uint64_t parts) {
     return (place.row / stripe_rows * parts + place.part) * stripe_rows + place.row % stripe_rows;
 }

@@ -33,7 +33,7 @@ std::vector<std::string> folders_of(Engine& engine, const FileSystem& files,
     std::vector<std::string> out;
     try {
         std::uint64_t id = 0;
-        for (const Part& part : directory_of(engine, files, path, id).parts) {
+        for (const PartFile& part : directory_of(engine, files, path, id).parts) {
             if (!part.path.empty()) {
                 out.push_back(base::folder_of(part.path));
             }

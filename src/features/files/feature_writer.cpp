@@ -41,7 +41,7 @@ public:
         directory.parts.resize(std::max<std::size_t>(1, set.paths().size()));
         for (std::size_t i = 0; i < directory.parts.size(); ++i) {
             directory.parts[i].path = set.is_striped() ? set.paths()[i] : std::string();
-            lanes.emplace_back(engine, file(i), kBlockBytes);
+            queues.emplace_back(engine, file(i), kBlockBytes);
         }
     }
 
@@ -98,9 +98,9 @@ public:
         its.row_shape = table.row_shape;
         its.stride_bytes = stride_for(its.row_bytes);
         its.stripe_rows = stripe_rows_for(its.stride_bytes);
-        for (BlockWriter& lane : lanes) {
-            its.bases.push_back(lane.at());
-            lane.begin_sums();
+        for (BlockWriter& queue : queues) {
+            its.bases.push_back(queue.at());
+            queue.begin_sums();
         }
         directory.tables.push_back(std::move(its));
         open_table = true;
@@ -124,15 +124,15 @@ public:
         std::span<const std::byte> left = rows.span();
         const std::uint64_t gap = table.stride_bytes - table.row_bytes;
         while (!left.empty()) {
-            const Place place = place_of(table.rows, table.stripe_rows, lanes.size());
+            const RowPlace place = place_of(table.rows, table.stripe_rows, queues.size());
             const std::uint64_t in_stripe = table.stripe_rows - table.rows % table.stripe_rows;
             // Without gaps, rows that follow one another in a part are one piece.
             const std::uint64_t count = gap != 0
                                             ? 1
                                             : std::min(left.size() / table.row_bytes,
-                                                       lanes.size() == 1 ? UINT64_MAX : in_stripe);
-            lanes[place.part].put(left.first(count * table.row_bytes));
-            lanes[place.part].put_zeros(gap);
+                                                       queues.size() == 1 ? UINT64_MAX : in_stripe);
+            queues[place.part].put(left.first(count * table.row_bytes));
+            queues[place.part].put_zeros(gap);
             left = left.subspan(count * table.row_bytes);
             table.rows += count;
             bytes += count * table.row_bytes;
@@ -143,25 +143,25 @@ public:
         if (!std::exchange(open_table, false)) {
             return;
         }
-        for (BlockWriter& lane : lanes) {
-            const std::vector<std::uint64_t> made = lane.end_sums();
+        for (BlockWriter& queue : queues) {
+            const std::vector<std::uint64_t> made = queue.end_sums();
             all_sums.insert(all_sums.end(), made.begin(), made.end());
         }
     }
 
     void commit() {
         end_table();
-        for (std::size_t i = 0; i < lanes.size(); ++i) {
-            lanes[i].finish();
-            directory.parts[i].data_end = lanes[i].at();
-            directory.parts[i].file_bytes = set.is_striped() ? lanes[i].at() : 0;
+        for (std::size_t i = 0; i < queues.size(); ++i) {
+            queues[i].finish();
+            directory.parts[i].data_end = queues[i].at();
+            directory.parts[i].file_bytes = set.is_striped() ? queues[i].at() : 0;
         }
-        for (std::uint32_t i = 0; set.is_striped() && i < lanes.size(); ++i) {
+        for (std::uint32_t i = 0; set.is_striped() && i < queues.size(); ++i) {
             const Block block =
-                encode(PartPreamble{.file_bytes = lanes[i].at(),
+                encode(PartPreamble{.file_bytes = queues[i].at(),
                                     .id = set.id(),
                                     .part = i,
-                                    .parts = static_cast<std::uint32_t>(lanes.size())});
+                                    .parts = static_cast<std::uint32_t>(queues.size())});
             write_block(set.part(i), block);
         }
         write_directory();
@@ -177,7 +177,7 @@ public:
     }
 
     void write_directory() {
-        directory.sums_offset = set.is_striped() ? kBlockBytes : lanes[0].at();
+        directory.sums_offset = set.is_striped() ? kBlockBytes : queues[0].at();
         directory.sums = all_sums.size();
         const std::span<const std::byte> sum_bytes = std::as_bytes(std::span(all_sums));
         directory.sums_sum = stream::content_hash(sum_bytes);
@@ -202,7 +202,7 @@ public:
     std::string name;  ///< the path, for messages
     MemoryPool pool;
     Directory directory;
-    std::vector<BlockWriter> lanes;  ///< after `set`: its files outlive their transfers
+    std::vector<BlockWriter> queues;  ///< after `set`: its files outlive their transfers
     std::vector<std::uint64_t> all_sums;
     std::uint64_t bytes = 0;
     bool open_table = false;

@@ -125,7 +125,7 @@ File open_part(const FileSystem& files, const std::string& path, const std::stri
 void open_parts(OpenedFeatures& out, const FileSystem& files, const FileOptions& options) {
     const std::uint32_t count = static_cast<std::uint32_t>(out.directory.parts.size());
     for (std::uint32_t i = 0; i < count; ++i) {
-        const Part& part = out.directory.parts[i];
+        const PartFile& part = out.directory.parts[i];
         if (part.path.empty()) {
             out.parts.push_back(out.main);
             continue;
@@ -194,7 +194,7 @@ OpenedFeatures open_once(const std::shared_ptr<Engine>& engine, const std::strin
         case FileForm::kFeatures:
             out.directory = read_directory(*engine, out.main, path, start, out.id);
             open_parts(out, files, options);
-            for (const Part& part : out.directory.parts) {
+            for (const PartFile& part : out.directory.parts) {
                 out.described.bytes += part.file_bytes;
             }
             break;

@@ -151,7 +151,7 @@ DeviceGather::~DeviceGather() {
         return;  // the parent's
     }
     release(used_);
-    for (Part& part : parts_) {
+    for (TableRows& part : parts_) {
         if (part.is_filled) {
             tier_->of(part.table).cache->release(part.admitted);
             tier_->filled_.remove(part.its, finished_);
@@ -179,7 +179,7 @@ const DeviceGather::Reads& DeviceGather::add(const FeatureRequest& request) {
     std::vector<std::uint64_t> others;  // not in the GPU's memory, and their rows of `out`
     std::vector<std::uint64_t> other_rows;
     std::vector<KeyPlace> other_places(on_host == nullptr ? 0 : count);
-    Part& part = parts_.emplace_back();
+    TableRows& part = parts_.emplace_back();
     part.table = request.table;
     part.out = request.out;
     for (auto* const list :
@@ -252,7 +252,7 @@ void DeviceGather::finish(bool sound) noexcept {
     }
     std::vector<DeviceTier::Used> used;
     try {
-        for (Part& part : parts_) {
+        for (TableRows& part : parts_) {
             if (!sound || part.admitted.empty() || tier_->filled_.overlaps(part.its)) {
                 continue;
             }

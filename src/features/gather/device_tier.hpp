@@ -149,13 +149,13 @@ public:
     [[nodiscard]] bool wait(std::chrono::nanoseconds limit);
 
 private:
-    struct Part {
+    struct TableRows {
         std::uint32_t table = 0;
         Memory out;
         Reads reads;
         std::vector<KeyPlace> admitted;
         std::vector<std::uint64_t> admitted_rows;
-        FilledMemory::Place its;
+        FilledMemory::Position its;
         bool is_filled = false;  ///< `its` is there
     };
     [[nodiscard]] StreamHandle stream() const {
@@ -167,7 +167,7 @@ private:
     std::optional<StreamHandle> stream_;
     std::weak_ptr<const void> reading_;
     pid_t process_;
-    std::list<Part> parts_;
+    std::list<TableRows> parts_;
     std::vector<DeviceTier::Row> rows_;
     std::vector<DeviceTier::Used> used_;
     std::vector<std::shared_ptr<Outcome>> outcomes_;

@@ -296,11 +296,11 @@ void FeatureStore::preload(std::uint32_t table, std::span<const std::uint64_t> i
                               "device_memory",
                               opened->described.path, features::kHot.operation);
     }
-    struct Place {
+    struct RowsKept {
         tier::KeyCache* cache;
         Memory memory;
     };
-    std::vector<Place> places;
+    std::vector<RowsKept> places;
     if (const auto* const slots = there().on_gpu(table)) {
         places.push_back({slots->cache.get(), slots->memory.memory(0, slots->memory.size())});
     }
@@ -312,7 +312,7 @@ void FeatureStore::preload(std::uint32_t table, std::span<const std::uint64_t> i
         const auto step = ids.first(std::min(ids.size(), kStepRows));
         ids = ids.subspan(step.size());
         std::vector<std::uint64_t> left(step.begin(), step.end());
-        for (const Place& place : places) {
+        for (const RowsKept& place : places) {
             std::vector<std::uint64_t> wanted;
             std::vector<std::uint64_t> slots_of;
             std::vector<std::uint64_t> others;

@@ -22,11 +22,11 @@ public:
         bool dropped = false;
     };
     using List = std::list<Range>;
-    using Place = List::iterator;
+    using Position = List::iterator;
 
     /// Moves the only element of `one` here: a list is made by who may throw.
-    Place add(List& one) noexcept {
-        const Place added = one.begin();
+    Position add(List& one) noexcept {
+        const Position added = one.begin();
         const std::lock_guard lock(mutex_);
         ranges_.remove_if(
             [](const Range& other) { return other.dropped && other.reading.expired(); });
@@ -38,12 +38,12 @@ public:
         ranges_.splice(ranges_.end(), one);
         return added;
     }
-    [[nodiscard]] bool overlaps(Place range) const {
+    [[nodiscard]] bool overlaps(Position range) const {
         const std::lock_guard lock(mutex_);
         return range->overlaps;
     }
     /// `finished`: nobody writes there any more.
-    void remove(Place range, bool finished) noexcept {
+    void remove(Position range, bool finished) noexcept {
         const std::lock_guard lock(mutex_);
         if (finished || range->reading.expired()) {
             ranges_.erase(range);

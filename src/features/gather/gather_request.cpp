@@ -40,7 +40,7 @@ void read_rows(const OpenedFeatures& opened, const WantedRows& wanted, RowReads&
         reads.ids.reserve(wanted.ids.size());
         reads.parts_of.reserve(wanted.ids.size());
         for (const std::uint64_t id : wanted.ids) {
-            Place place = place_of(id, table.stripe_rows, parts);
+            RowPlace place = place_of(id, table.stripe_rows, parts);
             if (place.row >= table.stripe_rows && base::planted("wrong_stripe")) {
                 place.row -= table.stripe_rows;
             }
@@ -57,7 +57,7 @@ void add_extents(const OpenedFeatures& opened, const WantedRows& wanted, RowRead
     const Table& table = opened.directory.tables[wanted.table];
     const std::uint64_t parts = opened.parts.size();
     for (std::size_t i = 0; i < wanted.ids.size(); ++i) {
-        const Place place = place_of(wanted.ids[i], table.stripe_rows, parts);
+        const RowPlace place = place_of(wanted.ids[i], table.stripe_rows, parts);
         const std::uint64_t to = wanted.destinations.empty() ? i : wanted.destinations[i];
         reads.request.extents.push_back({table.bases[place.part] + place.row * table.stride_bytes,
                                          {wanted.out.data + to * table.row_bytes, table.row_bytes,

@@ -154,7 +154,7 @@ private:
     std::vector<std::uint64_t> destinations_;
     std::vector<KeyPlace> admitted_;
     std::vector<std::uint64_t> admitted_rows_;  ///< of `out`
-    FilledMemory::Place its_;
+    FilledMemory::Position its_;
     std::uint64_t hits_ = 0;
     bool finished_ = false;
 };

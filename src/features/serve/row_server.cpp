@@ -32,7 +32,7 @@ namespace {
 using device::Ring;
 using device::RowStatus;
 using Seen = Ring<>::Seen;
-using Slot = device::RingSlot<device::SystemWords>;
+using RequestSlot = device::RingSlot<device::SystemWords>;
 using Head = device::RingHead<device::SystemWords>;
 
 constexpr std::size_t kGathersMax = 8;
@@ -95,7 +95,7 @@ struct RowServer::Impl {
           row_bytes(described.row_bytes),
           rows(described.rows),
           options(wanted),
-          rows_at((sizeof(Head) + wanted.slots * sizeof(Slot) + 4095) / 4096 * 4096),
+          rows_at((sizeof(Head) + wanted.slots * sizeof(RequestSlot) + 4095) / 4096 * 4096),
           memory(rows_at + wanted.slots * described.row_bytes, wanted.gpu),
           ring(ring_at(memory.data())) {
         for (Batch& batch : batches) {
@@ -110,7 +110,7 @@ struct RowServer::Impl {
     }
 
     [[nodiscard]] Ring<> ring_at(std::byte* base) const {
-        return {reinterpret_cast<Head*>(base), reinterpret_cast<Slot*>(base + sizeof(Head)),
+        return {reinterpret_cast<Head*>(base), reinterpret_cast<RequestSlot*>(base + sizeof(Head)),
                 static_cast<std::uint32_t>(std::countr_zero(options.slots))};
     }
     [[nodiscard]] std::byte* row_memory(std::uint64_t ticket) const {

@@ -72,7 +72,7 @@ public:
     [[nodiscard]] std::uint64_t directory_offset() const noexcept { return directory_offset_; }
 
 private:
-    struct Place {
+    struct RecordPlace {
         std::uint64_t header_offset = 0;
         std::uint64_t payload_offset = 0;
         std::uint64_t local_crc = 0;      // in the file's literals
@@ -83,7 +83,7 @@ private:
     void add_directory(const std::vector<NewRecord>& records);
 
     FileLayout file_;
-    std::vector<Place> places_;
+    std::vector<RecordPlace> places_;
     std::uint64_t payloads_ = 0;
     std::uint64_t directory_offset_ = 0;
 };

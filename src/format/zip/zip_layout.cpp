@@ -65,7 +65,7 @@ void put_local_header(std::string& out, const NewRecord& record, std::uint64_t p
 }  // namespace
 
 void Layout::append(const NewRecord& record) {
-    Place place;
+    RecordPlace place;
     place.header_offset = file_.total_bytes();
     const std::uint64_t begin = place.header_offset + local_header_bytes(record);
     const std::uint64_t padding = base::align_up(begin, alignment_of(record.bytes)) - begin;
@@ -95,7 +95,7 @@ void Layout::add_directory(const std::vector<NewRecord>& records) {
     out.reserve(records.size() * kDirectoryBytesGuess);
     for (std::size_t i = 0; i < records.size(); ++i) {
         const NewRecord& record = records[i];
-        Place& place = places_[i];
+        RecordPlace& place = places_[i];
         const bool large = record.bytes >= kMark32;
         const bool far = place.header_offset >= kMark32;
         const std::uint64_t extra = (large ? 16 : 0) + (far ? 8 : 0);
@@ -204,7 +204,7 @@ std::uint64_t Layout::crc_offset(std::size_t record) const {
 void Layout::set_crc(std::size_t record, std::uint32_t crc) {
     std::string bytes;
     put(bytes, crc, 4);
-    Place& place = places_[record];
+    RecordPlace& place = places_[record];
     place.crc = crc;
     file_.patch(place.local_crc, bytes);
     if (place.directory_crc != 0) {
@@ -215,7 +215,7 @@ void Layout::set_crc(std::size_t record, std::uint32_t crc) {
 std::vector<std::size_t> Layout::crcs_in(FileRange range) const {
     std::vector<std::size_t> out;
     const bool all = range.end > directory_offset_;
-    const auto behind = [](std::uint64_t offset, const Place& p) {
+    const auto behind = [](std::uint64_t offset, const RecordPlace& p) {
         return offset < p.header_offset + kLocalCrcAt + 4;
     };
     auto place = all ? places_.begin()

@@ -65,7 +65,7 @@ class ArchitectureBuilder {
 public:
     /// The number of layers, and what divides the rows that follow.
     void set_shape(const Shape& shape) { shape_ = shape; }
-    /// Of the rows that follow.
+    /// Another inner width for the rows that follow.
     void set_inner(std::uint64_t inner) { shape_.inner = inner; }
 
     // The tensors before the layers, after them, in every layer, and in some. `prefix` begins each

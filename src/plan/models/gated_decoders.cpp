@@ -15,7 +15,7 @@ namespace penstock::plan {
 
 namespace {
 
-// What sets a model_type apart.
+// The marks of a model_type.
 enum Has : std::uint32_t {
     kTied = 1U << 0U,         // the default of tie_word_embeddings
     kAsksBias = 1U << 1U,     // attention_bias decides on the biases of attention

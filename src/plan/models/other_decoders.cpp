@@ -29,7 +29,7 @@ Shape read_shape(ConfigFields& fields, std::uint64_t vocabulary, const Field& hi
     return is;
 }
 
-// Of models with as many keys and values as queries.
+// The models with as many keys and values as queries.
 void begin(ArchitectureBuilder& out, const Shape& is) {
     out.set_shape(is);
     out.cache(2 * is.hidden);

@@ -267,12 +267,12 @@ private:
             return;
         }
         const std::string folder = base::folder_of(first.path);
-        struct Part {
+        struct Follower {
             OpenUpdatePtr update;
             std::string path;
             FileStatus before;
         };
-        std::vector<Part> all;
+        std::vector<Follower> all;
         for (const std::string& name : first.log.followers) {
             const std::string other =
                 base::join(folder, name.substr(0, name.size() - kUpdateSuffix.size()));
@@ -294,11 +294,11 @@ private:
             all.push_back({found.update, other, status});
         }
         std::vector<std::string> logs;
-        for (const Part& part : all) {
+        for (const Follower& part : all) {
             redo_update(engine_, *part.update, take(part.path), part.before);
             logs.push_back(part.update->path);
         }
-        for (const Part& part : all) {
+        for (const Follower& part : all) {
             check_place(part.path);
         }
         remove({base::join(folder, first.log.leader)}, first.log.id);

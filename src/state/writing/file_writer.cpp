@@ -32,7 +32,7 @@ constexpr std::size_t kWriteWindowRanges = 32;
 // before the write shows more of what changes.
 constexpr std::size_t kRangesAhead = 2;
 
-// One lane: the ranges that hold no sums, then the others.
+// One queue: the ranges that hold no sums, then the others.
 class Writer final : public stream::PumpSource {
 public:
     Writer(Engine& engine, File& file, FileImage& image, const Progress& progress,
@@ -66,7 +66,7 @@ private:
         std::size_t number = 0;
     };
 
-    stream::PumpUnitPtr next(std::size_t /*lane*/) override {
+    stream::PumpUnitPtr next(std::size_t /*queue*/) override {
         const std::size_t ahead = std::min(ranges_.size(), next_ + kRangesAhead);
         for (; asked_ < ahead && sums_->has_room(); ++asked_) {
             sums_->ask(asked_);

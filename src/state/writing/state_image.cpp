@@ -21,8 +21,10 @@ namespace penstock::state {
 
 namespace {
 
+constexpr const char* kSave = "save";
+
 [[noreturn]] void refuse_format(std::string_view why, const std::string& path) {
-    base::raise(base::error(ErrorCode::kInvalidArgument, "save", why, path));
+    base::raise(base::error(ErrorCode::kInvalidArgument, kSave, why, path));
 }
 
 }  // namespace
@@ -184,6 +186,33 @@ NamedTensors named_tensors(const State& state) {
         out.metadata.emplace_back("format", "pt");  // which transformers looks for
     }
     return out;
+}
+
+StateFormat check_state(const State& state, const std::string& path, StateFormat given) {
+    const StateFormat format = format_of(path, given);
+    std::vector<StoredTensor> tensors;
+    for (const StateTensor& t : state.tensors) {
+        check_tensor(t, kSave, format == StateFormat::kTorch);
+        if (!t.global_shape.empty() && t.global_shape != t.shape) {
+            refuse_tensor(t, kSave,
+                          "it is a slice of a larger one; a file holds whole tensors, a "
+                          "CheckpointStore slices too");
+        }
+        tensors.push_back({t.name, t.dtype, t.shape, t.data.bytes});
+    }
+    if (format == StateFormat::kTorch) {
+        if (!state.metadata.empty()) {
+            refuse_format(
+                "a .pt has no metadata; put it into the structure, or save as .safetensors", path);
+        }
+        check_structure(state, tensors, kSave);
+    } else if (state.structure != "null") {
+        refuse_format(
+            "a .safetensors holds tensors by name and no structure; save as .pt, or leave the "
+            "structure out",
+            path);
+    }
+    return format;
 }
 
 }  // namespace penstock::state

@@ -34,6 +34,10 @@ tensor::ElementType check_tensor(const StateTensor& tensor, const char* operatio
 void check_structure(const State& state, std::span<const StoredTensor> tensors,
                      const char* operation);
 
+/// That the file can hold the state: values without a place in it would be lost silently. Gives the
+/// format of the save. Throws Error kInvalidArgument.
+StateFormat check_state(const State& state, const std::string& path, StateFormat given);
+
 /// A `.pt`; the archive in it has the stem of the path. The tensors are whole and checked.
 struct TorchImage {
     FileImage image;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/background/background_saver.hpp"
 
+#include "base/assert.hpp"
 #include "base/planted.hpp"
 #include "base/text/units.hpp"
 #include "base/wait_slice.hpp"
@@ -59,12 +60,11 @@ BackgroundSaver::BackgroundSaver(std::uint64_t budget_bytes)
 StagedSave BackgroundSaver::stage(std::vector<ConstMemory>& spans,
                                   std::span<const SourceMemory> sources, const CopyChoice& choice,
                                   const Wait& wait) {
+    PENSTOCK_ASSERT(spans.size() == sources.size());
     sweep();
     StagedSave out;
     std::vector<CopyChoice::Range> uncopied = choice.unchanging;
-    bool all_copied = true;
     for (const SourceMemory& source : sources) {
-        all_copied = all_copied && (source.copied || source.bytes.bytes == 0);
         if (source.copied) {
             uncopied.emplace_back(source.bytes.data, source.bytes.data + source.bytes.bytes);
         }
@@ -72,7 +72,6 @@ StagedSave BackgroundSaver::stage(std::vector<ConstMemory>& spans,
     if (base::planted("whole_storages")) {
         widen(uncopied, sources);
     }
-    const bool has_copied = uncopied.size() != choice.unchanging.size();
     std::sort(uncopied.begin(), uncopied.end());
     if (choice.copy) {
         copy(spans, uncopied, choice.streams, out, wait);
@@ -87,8 +86,11 @@ StagedSave BackgroundSaver::stage(std::vector<ConstMemory>& spans,
     if (!devices.empty()) {
         out.after = StreamMark(choice.streams, devices);
     }
-    out.all = !out.tight && (all_copied || (choice.copy && choice.unchanging.empty()));
-    out.borrows = !out.all || has_copied;
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+        const bool stays = spans[i].bytes != 0 && spans[i].data == sources[i].bytes.data;
+        out.all = out.all && (!stays || sources[i].copied);
+        out.borrows = out.borrows || stays;
+    }
     return out;
 }
 
@@ -188,41 +190,6 @@ std::vector<std::string> BackgroundSaver::take_failures() {
     return texts;
 }
 
-StagedSave stage_state(BackgroundSaver& saver, State& state, const AsyncOptions& options,
-                       const std::vector<StreamHandle>& streams) {
-    CopyChoice choice{.copy = options.copy, .unchanging = {}, .streams = streams};
-    for (const ConstMemory& memory : options.unchanging) {
-        choice.unchanging.emplace_back(memory.data, memory.data + memory.bytes);
-    }
-    std::vector<ConstMemory> spans;
-    std::vector<SourceMemory> sources;
-    for (const StateTensor& tensor : state.tensors) {
-        spans.push_back(tensor.data);
-        sources.push_back({.bytes = tensor.data, .copied = tensor.is_copy});
-    }
-    StagedSave staged = saver.stage(spans, sources, choice, [](const auto& step) {
-        while (!step(base::kWaitSlice)) {
-        }
-    });
-    for (std::size_t i = 0; i < spans.size(); ++i) {
-        state.tensors[i].is_copy |= state.tensors[i].data.data != spans[i].data;
-        state.tensors[i].data = spans[i];
-    }
-    return staged;
-}
-
-MemoryLook look_later(const State& state, Changing changing, MemoryLook look) {
-    if (changing == Changing::kTorn) {
-        return look;
-    }
-    std::vector<ConstMemory> memory;
-    memory.reserve(state.tensors.size());
-    for (const StateTensor& tensor : state.tensors) {
-        memory.push_back(tensor.is_copy ? ConstMemory{} : tensor.data);
-    }
-    return stream::with_samples(std::move(look), memory);
-}
-
 std::string BackgroundSaver::reason_of_wait(const StagedSave& staged) const {
     const std::string budget = base::format_bytes(staging_.budget_bytes());
     if (staged.crowded) {
@@ -249,6 +216,100 @@ std::string BackgroundSaver::reason_of_wait(const StagedSave& staged) const {
             staged.waited_s, budget);
     }
     return {};
+}
+
+namespace {
+
+// The look for memory that is read later, by a save that may not take what has changed since now.
+MemoryLook look_later(const StagedMemory& staged, Changing changing, MemoryLook look) {
+    if (changing == Changing::kTorn) {
+        return look;
+    }
+    std::vector<ConstMemory> memory = staged.memory;
+    for (std::size_t i = 0; i < memory.size(); ++i) {
+        if (staged.copies[i]) {
+            memory[i] = {};
+        }
+    }
+    return stream::with_samples(std::move(look), memory);
+}
+
+// Calls `step` until it says true.
+template <typename Step, typename Between>
+void wait_for(const Step& step, const Between& between) {
+    while (!step(base::kWaitSlice)) {
+        between();
+    }
+}
+
+}  // namespace
+
+penstock::PendingSave save_async(BackgroundSaver& saver, AsyncSave save,
+                                 const AsyncOptions& options) {
+    saver.raise_failure(save.name);
+    CopyChoice choice{.copy = options.copy, .unchanging = {}, .streams = std::move(save.streams)};
+    for (const ConstMemory& memory : options.unchanging) {
+        choice.unchanging.emplace_back(memory.data, memory.data + memory.bytes);
+    }
+    StagedMemory now;
+    for (const SourceMemory& source : save.memory) {
+        now.memory.push_back(source.bytes);
+    }
+    StagedSave staged = saver.stage(now.memory, save.memory, choice, [&](const auto& step) {
+        wait_for(step, [&] {
+            if (options.waiting) {
+                options.waiting({});
+            }
+        });
+    });
+    for (std::size_t i = 0; i < now.memory.size(); ++i) {
+        const SourceMemory& source = save.memory[i];
+        now.copies.push_back(source.copied || now.memory[i].data != source.bytes.data);
+    }
+    now.look = look_later(now, save.changing, std::move(save.look));
+    const auto pending = std::make_shared<penstock::PendingSave::Impl>();
+    pending->note = saver.reason_of_wait(staged);
+    pending->waited_s = staged.waited_s;
+    struct Job {
+        AsyncSave::Work work;
+        StagedCopy copy;
+        StreamMark after;
+    };
+    auto job = std::make_shared<Job>(
+        Job{save.work(std::move(now)), std::move(staged.copy), std::move(staged.after)});
+    pending->save = saver.add(
+        [job = std::move(job), pending](PendingSave& running) {
+            job->after.wait();
+            CheckpointInfo info;
+            job->work(running, info);
+            pending->info = std::move(info);
+        },
+        save.name, staged.all, staged.borrows ? options.keeps : nullptr);
+    penstock::PendingSave out(pending);
+    if (staged.tight) {
+        wait_for([&](auto slice) { return out.wait_staged(slice); },
+                 [&] {
+                     if (options.waiting) {
+                         options.waiting({out.note(), out.done_bytes(), out.total_bytes()});
+                     }
+                 });
+    }
+    return out;
+}
+
+std::vector<SourceMemory> memory_of(const State& state) {
+    std::vector<SourceMemory> out;
+    for (const StateTensor& tensor : state.tensors) {
+        out.push_back({.bytes = tensor.data, .copied = tensor.is_copy});
+    }
+    return out;
+}
+
+void place(State& state, const StagedMemory& staged) {
+    for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+        state.tensors[i].data = staged.memory[i];
+        state.tensors[i].is_copy = staged.copies[i];
+    }
 }
 
 }  // namespace penstock::store

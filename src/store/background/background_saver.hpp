@@ -34,7 +34,7 @@ namespace penstock::store {
 /// For room where no save is in flight: what gives memory back just after its save is over.
 constexpr std::chrono::milliseconds kLastLook{200};
 
-/// Memory that a state lies in.
+/// The memory of a tensor.
 struct SourceMemory {
     ConstMemory bytes;
     bool copied = false;  ///< made for this save: nobody else changes it
@@ -70,7 +70,8 @@ public:
     /// Finishes the saves in flight, unless another owner holds the queue.
     ~BackgroundSaver() { queue_.reset(); }
 
-    /// Copies `spans`, which lie in `sources`, as `choice` says, and points them into the copy.
+    /// Copies `spans`, each the bytes of its source, as `choice` says, and points them into the
+    /// copy.
     [[nodiscard]] StagedSave stage(std::vector<ConstMemory>& spans,
                                    std::span<const SourceMemory> sources, const CopyChoice& choice,
                                    const Wait& wait);
@@ -85,7 +86,7 @@ public:
     /// Frees memory that no save needs any more.
     void sweep();
 
-    /// The reason why the caller had to wait, for a warning; empty if the wait was short or none.
+    /// The reason why the caller had to wait; empty if the wait was short or none.
     [[nodiscard]] std::string reason_of_wait(const StagedSave& staged) const;
 
     [[nodiscard]] Staging& staging() { return staging_; }
@@ -106,12 +107,35 @@ private:
     base::OfProcess<Keeps> keeps_{[] { return std::make_shared<Keeps>(); }};
 };
 
-/// Stages the tensors of a state, and points them into the copy. Blocks.
-[[nodiscard]] StagedSave stage_state(BackgroundSaver& saver, State& state,
-                                     const AsyncOptions& options,
-                                     const std::vector<StreamHandle>& streams);
+/// The memory of a save once it is staged: of the same pieces, in the same order.
+struct StagedMemory {
+    std::vector<ConstMemory> memory;  ///< in the copy, or where it was
+    std::vector<bool> copies;         ///< nobody else changes it
+    MemoryLook look;                  ///< sees what has changed since now, too
+};
 
-/// The look for a state that is read later, by a save that may not take what has changed since now.
-[[nodiscard]] MemoryLook look_later(const State& state, Changing changing, MemoryLook look);
+/// One save_async().
+struct AsyncSave {
+    /// Saves; `info` is what PendingSave::result() gives.
+    using Work = std::function<void(PendingSave& save, CheckpointInfo& info)>;
+
+    std::string name;                  ///< "step 100"
+    std::vector<SourceMemory> memory;  ///< of its tensors
+    std::vector<StreamHandle> streams = {};
+    Changing changing = Changing::kFails;
+    MemoryLook look = {};
+    std::function<Work(StagedMemory)> work = nullptr;  ///< called once, by save_async()
+};
+
+/// The one program of all saves in the background: throws the failure of an earlier one, stages the
+/// memory, adds the work, and waits for it where the memory has no room. Throws Error, and what
+/// AsyncOptions::waiting throws.
+[[nodiscard]] penstock::PendingSave save_async(BackgroundSaver& saver, AsyncSave save,
+                                               const AsyncOptions& options);
+
+/// The memory of a state's tensors.
+[[nodiscard]] std::vector<SourceMemory> memory_of(const State& state);
+/// Points the tensors to where their memory lies now.
+void place(State& state, const StagedMemory& staged);
 
 }  // namespace penstock::store

@@ -141,11 +141,11 @@ void PendingSave::cancel() noexcept {
     cancelled_.store(true, std::memory_order_relaxed);
 }
 
-Progress PendingSave::progress() {
-    return [this](std::uint64_t done, std::uint64_t total) {
+Progress PendingSave::progress(Progress also) {
+    return [this, also = std::move(also)](std::uint64_t done, std::uint64_t total) {
         done_bytes_.store(done, std::memory_order_relaxed);
         total_bytes_.store(total, std::memory_order_relaxed);
-        return !cancelled_.load(std::memory_order_relaxed);
+        return !cancelled_.load(std::memory_order_relaxed) && (!also || also(done, total));
     };
 }
 
@@ -303,6 +303,14 @@ namespace penstock {
 
 PendingSave::PendingSave(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
+const std::string& PendingSave::name() const {
+    return impl_->save->name();
+}
+
+PendingSave::State PendingSave::state() const {
+    return impl_->save->state();
+}
+
 bool PendingSave::staged() const {
     return impl_->save->staged();
 }
@@ -322,14 +330,26 @@ bool PendingSave::wait(std::chrono::nanoseconds timeout) const {
 CheckpointInfo PendingSave::result() const {
     while (!wait()) {
     }
-    if (const std::exception_ptr failure = impl_->save->failure()) {
-        std::rethrow_exception(failure);
+    if (const std::exception_ptr failed = failure()) {
+        std::rethrow_exception(failed);
     }
     return *impl_->info;
 }
 
+std::exception_ptr PendingSave::failure() const {
+    return done() ? impl_->save->failure() : nullptr;
+}
+
 void PendingSave::cancel() {
     impl_->save->cancel();
+}
+
+bool PendingSave::cancelled() const {
+    return impl_->save->cancelled();
+}
+
+void PendingSave::notify(int eventfd) const {
+    impl_->save->notify(eventfd);
 }
 
 std::uint64_t PendingSave::done_bytes() const {
@@ -342,6 +362,10 @@ std::uint64_t PendingSave::total_bytes() const {
 
 const std::string& PendingSave::note() const {
     return impl_->note;
+}
+
+double PendingSave::waited_s() const {
+    return impl_->waited_s;
 }
 
 }  // namespace penstock

@@ -35,7 +35,7 @@ namespace penstock::store {
 /// One save. Thread-safe; nothing in it takes a lock.
 class PendingSave {
 public:
-    enum class State : std::uint32_t { kQueued, kStaged, kDurable, kFailed };
+    using State = penstock::PendingSave::State;
 
     PendingSave(std::string name, bool staged);
     PendingSave(const PendingSave&) = delete;
@@ -65,8 +65,8 @@ public:
 
     [[nodiscard]] std::uint64_t done_bytes() const noexcept { return done_bytes_.load(); }
     [[nodiscard]] std::uint64_t total_bytes() const noexcept { return total_bytes_.load(); }
-    /// Counts bytes for the work itself; returns false once the save is cancelled.
-    [[nodiscard]] Progress progress();
+    /// Counts bytes for the work itself, and calls `also`; returns false once it is cancelled.
+    [[nodiscard]] Progress progress(Progress also = {});
 
 private:
     friend class SaveQueue;
@@ -126,9 +126,10 @@ namespace penstock {
 
 /// The shared state behind the public handle of C++ users.
 struct PendingSave::Impl {
-    std::shared_ptr<store::PendingSave> save;
-    std::optional<CheckpointInfo> info;  ///< written before it is done
-    std::string note;
+    std::shared_ptr<store::PendingSave> save = nullptr;
+    std::optional<CheckpointInfo> info = std::nullopt;  ///< written before it is done
+    std::string note = {};
+    double waited_s = 0;  ///< for room in the budget
 };
 
 }  // namespace penstock

@@ -24,11 +24,11 @@ namespace {
 
 constexpr std::uint64_t kBatchBytes = std::uint64_t{16} << 20;
 constexpr std::size_t kBatchPieces = 4096;
-// Transfers of one lane with the engine.
+// Transfers of one queue with the engine.
 constexpr std::size_t kRunningMax = 4;
-// Batches of one lane whose memory is faulted in before they are begun.
+// Batches of one queue whose memory is faulted in before they are begun.
 constexpr std::size_t kTouchedMax = 4;
-// Limit on our memory for all lanes, from the submission of a batch until it is checked.
+// Limit on our memory for all queues, from the submission of a batch until it is checked.
 constexpr std::uint64_t kHeldBytesMax = std::uint64_t{256} << 20;
 // Below this, threads cost more than they bring.
 constexpr std::uint64_t kBytesForHelpers = std::uint64_t{64} << 20;
@@ -81,12 +81,12 @@ void ChunkReader::cut(std::vector<SlicePiece> pieces) {
         const bool same_folder =
             last != nullptr && shard_of(last->pieces.back()).folder == shard_of(piece).folder;
         if (!same_folder) {
-            lanes_.emplace_back();
+            queues_.emplace_back();
         }
         if (!same_folder || last->bytes + piece.bytes > kBatchBytes ||
             last->pieces.size() == kBatchPieces) {
-            lanes_.back().push_back(std::make_unique<Batch>());
-            last = lanes_.back().back().get();
+            queues_.back().push_back(std::make_unique<Batch>());
+            last = queues_.back().back().get();
             ++unchecked_;
         }
         last->pieces.push_back(piece);
@@ -102,8 +102,8 @@ std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
     progress_.set_total(total);
     cut(std::move(pieces));
     if (total >= kBytesForHelpers) {
-        for (const Lane& lane : lanes_) {
-            for (const BatchPtr& batch : lane) {
+        for (const Waiting& queue : queues_) {
+            for (const BatchPtr& batch : queue) {
                 // Bytes that are verified go through memory of ours, again and again.
                 batch->touching = options_.find_all ? Touching::kOver : Touching::kWaits;
             }
@@ -111,7 +111,7 @@ std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
         const unsigned threads = std::min(usable_processors(), kThreadsMax);
         base::start_threads(helpers_, threads - 1, [this] { help(); });
     }
-    pump_.run(*this, lanes_.size());
+    pump_.run(*this, queues_.size());
     raise_first();
     return total;
 }
@@ -152,19 +152,19 @@ void ChunkReader::make_request(Batch& batch) {
 }
 
 stream::PumpUnitPtr ChunkReader::next(std::size_t number) {
-    Lane& lane = lanes_[number];
-    while (!lane.empty()) {  // nobody else takes any
+    Waiting& queue = queues_[number];
+    while (!queue.empty()) {  // nobody else takes any
         BatchPtr batch;
         {
             const std::lock_guard lock(mutex_);
-            const std::uint64_t bytes = lane.front()->bytes;
-            if (lane.front()->touching == Touching::kRuns ||
+            const std::uint64_t bytes = queue.front()->bytes;
+            if (queue.front()->touching == Touching::kRuns ||
                 (held_bytes_ > 0 && held_bytes_ + bytes > kHeldBytesMax)) {
                 return nullptr;
             }
             held_bytes_ += bytes;
-            batch = std::move(lane.front());
-            lane.pop_front();
+            batch = std::move(queue.front());
+            queue.pop_front();
         }
         work_.notify_one();  // the next one may be touched
         if (batch->touching == Touching::kWaits) {
@@ -222,13 +222,13 @@ stream::OwnWork ChunkReader::own_work() {
     return unchecked_ == 0 ? stream::OwnWork::kOver : stream::OwnWork::kNone;
 }
 
-// With the mutex: a batch whose memory may be faulted in. It stays in its lane meanwhile.
+// With the mutex: a batch whose memory may be faulted in. It stays in its queue meanwhile.
 ChunkReader::Batch* ChunkReader::take_untouched() {
-    for (const Lane& lane : lanes_) {
-        for (std::size_t i = 0; i < std::min(kTouchedMax, lane.size()); ++i) {
-            if (lane[i]->touching == Touching::kWaits) {
-                lane[i]->touching = Touching::kRuns;
-                return lane[i].get();
+    for (const Waiting& queue : queues_) {
+        for (std::size_t i = 0; i < std::min(kTouchedMax, queue.size()); ++i) {
+            if (queue[i]->touching == Touching::kWaits) {
+                queue[i]->touching = Touching::kRuns;
+                return queue[i].get();
             }
         }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads pieces of shards, and checks their chunks concurrently.
 //
-//   lane      a folder, that is, a device: its pieces in the order of its files, some MiB of them
+//   queue      a folder, that is, a device: its pieces in the order of its files, some MiB of them
 //             in one transfer, and enough transfers with the engine to keep it busy
 //   touched   the caller's memory is faulted in ahead of its reads, by helper threads, or by this
 //   one
@@ -76,7 +76,7 @@ private:
         Touching touching = Touching::kOver;
     };
     using BatchPtr = std::unique_ptr<Batch>;
-    using Lane = std::deque<BatchPtr>;  // batches that were not begun
+    using Waiting = std::deque<BatchPtr>;  // batches that were not begun
 
     void cut(std::vector<SlicePiece> pieces);
     void make_request(Batch& batch);
@@ -108,7 +108,7 @@ private:
     stream::ProgressClock& progress_;
     std::mutex mutex_;
     std::condition_variable work_;  // a batch arrived or may be touched, or the reading is over
-    std::vector<Lane> lanes_;
+    std::vector<Waiting> queues_;
     std::deque<BatchPtr> arrived_;
     std::size_t unchecked_ = 0;     // batches
     std::uint64_t held_bytes_ = 0;  // from submission to check

@@ -148,7 +148,7 @@ std::vector<ShardFile> files_to_write(const SavePlan& plan, UnfinishedCheckpoint
         }
         ShardFile& file = files.emplace_back();
         file.path = folder.shard_path(part.folder, part.file);
-        file.lane = part.folder;
+        file.queue = part.folder;
         file.layout = &part.layout->file();
         file.sources = part.tensors;
         for (const std::size_t i : part.tensors) {

@@ -16,9 +16,9 @@ namespace penstock::store {
 namespace {
 
 constexpr std::uint64_t kBytesAtOnce = std::uint64_t{128} << 20;
-// Limit on ranges of a lane with the engine: at a device there are fewer than two.
+// Limit on ranges of a queue with the engine: at a device there are fewer than two.
 constexpr std::size_t kRangesAtOnce = 8;
-// Ranges of a lane that are summed before there is room to write them: no more, since what is
+// Ranges of a queue that are summed before there is room to write them: no more, since what is
 // summed just before the write shows more of what changes.
 constexpr std::size_t kRangesAhead = 2;
 // Limit on gathered files, however much the engine would take inline.
@@ -135,7 +135,7 @@ void ShardWriter::write_text(const std::string& path, std::string_view text) {
 }
 
 // Preallocates first, so that a full disk is reported before the first byte of the file.
-void ShardWriter::begin_file(Lane& lane, const ShardFile& shard) {
+void ShardWriter::begin_file(FolderQueue& queue, const ShardFile& shard) {
     const auto open = std::make_shared<Open>();
     open->shard = &shard;
     open->file =
@@ -151,23 +151,23 @@ void ShardWriter::begin_file(Lane& lane, const ShardFile& shard) {
     open->windows = windows_of(shard, open->ranges, *sums_);
     open->left = open->ranges.size();
     PENSTOCK_ASSERT(open->windows.size() == open->left);
-    lane.file = open;
-    if (lane.begin == Clock::time_point{}) {
-        lane.begin = Clock::now();
+    queue.file = open;
+    if (queue.begin == Clock::time_point{}) {
+        queue.begin = Clock::now();
     }
-    syncer_.use_threads(std::min(lanes_.size() + kSyncThreadsMore, kSyncThreadsMax));
+    syncer_.use_threads(std::min(queues_.size() + kSyncThreadsMore, kSyncThreadsMax));
 }
 
 stream::PumpUnitPtr ShardWriter::next(std::size_t number) {
-    Lane& lane = lanes_[number];
-    if (!lane.file) {
-        if (lane.waiting.empty()) {
+    FolderQueue& queue = queues_[number];
+    if (!queue.file) {
+        if (queue.waiting.empty()) {
             return nullptr;
         }
-        begin_file(lane, *lane.waiting.front());
-        lane.waiting.pop_front();
+        begin_file(queue, *queue.waiting.front());
+        queue.waiting.pop_front();
     }
-    Open& open = *lane.file;
+    Open& open = *queue.file;
     const std::size_t ahead = std::min(open.ranges.size(), open.next + kRangesAhead);
     for (; open.asked < ahead && sums_->has_room(); ++open.asked) {
         sums_->ask(open.windows[open.asked]);
@@ -181,9 +181,9 @@ stream::PumpUnitPtr ShardWriter::next(std::size_t number) {
     unit->window = open.windows[open.next];
     unit->request = range_request(*open.shard, open.file, range, *sums_);
     unit->bytes = range.end - range.begin;
-    unit->file = lane.file;
+    unit->file = queue.file;
     if (++open.next == open.ranges.size()) {
-        lane.file.reset();
+        queue.file.reset();
     }
     return unit;
 }
@@ -191,9 +191,9 @@ stream::PumpUnitPtr ShardWriter::next(std::size_t number) {
 void ShardWriter::ended(stream::PumpUnitPtr unit, Transfer transfer) {
     transfer.wait();
     progress_->add(unit->bytes);
-    Lane& lane = lanes_[unit->lane];
-    lane.written_bytes += unit->bytes;
-    lane.end = Clock::now();
+    FolderQueue& queue = queues_[unit->queue];
+    queue.written_bytes += unit->bytes;
+    queue.end = Clock::now();
     sums_->ended(static_cast<Range&>(*unit).window);
     Open& open = *static_cast<Range&>(*unit).file;
     PENSTOCK_ASSERT(open.left != 0);
@@ -213,8 +213,9 @@ stream::OwnWork ShardWriter::own_work() {
     if (sums_->work()) {
         return stream::OwnWork::kDid;
     }
-    const bool summed = std::ranges::all_of(
-        lanes_, [](const Lane& lane) { return lane.file == nullptr && lane.waiting.empty(); });
+    const bool summed = std::ranges::all_of(queues_, [](const FolderQueue& queue) {
+        return queue.file == nullptr && queue.waiting.empty();
+    });
     if (summed && when_summed_ != nullptr) {
         (*std::exchange(when_summed_, nullptr))();
         return stream::OwnWork::kDid;
@@ -225,11 +226,11 @@ stream::OwnWork ShardWriter::own_work() {
 void ShardWriter::write(std::span<const ShardFile> shards, stream::WindowSums& sums,
                         const std::function<void()>& when_summed, stream::ProgressClock& progress) {
     for (const ShardFile& shard : shards) {
-        PENSTOCK_ASSERT(shard.lane < lanes_.size());
+        PENSTOCK_ASSERT(shard.queue < queues_.size());
         if (is_small(shard)) {
             small_.push_back(&shard);
         } else {
-            lanes_[shard.lane].waiting.push_back(&shard);
+            queues_[shard.queue].waiting.push_back(&shard);
         }
     }
     sums_ = &sums;
@@ -238,16 +239,16 @@ void ShardWriter::write(std::span<const ShardFile> shards, stream::WindowSums& s
     stream::Pump pump(engine_, progress, {kBytesAtOnce, kRangesAtOnce});
     const StopAtEnd stop(sums);
     sums.start([&pump] { pump.wake(); });
-    pump.run(*this, lanes_.size());
+    pump.run(*this, queues_.size());
 }
 
 std::vector<double> ShardWriter::speeds() const {
     constexpr std::uint64_t kBytesThatTell = std::uint64_t{64} << 20;
     std::vector<double> speeds;
-    for (const Lane& lane : lanes_) {
-        const double seconds = std::chrono::duration<double>(lane.end - lane.begin).count();
-        const bool tells = lane.written_bytes >= kBytesThatTell && seconds > 0;
-        speeds.push_back(tells ? static_cast<double>(lane.written_bytes) / seconds : 0);
+    for (const FolderQueue& queue : queues_) {
+        const double seconds = std::chrono::duration<double>(queue.end - queue.begin).count();
+        const bool tells = queue.written_bytes >= kBytesThatTell && seconds > 0;
+        speeds.push_back(tells ? static_cast<double>(queue.written_bytes) / seconds : 0);
     }
     return speeds;
 }

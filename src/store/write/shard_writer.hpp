@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes files of a checkpoint from the caller's own memory, to several folders concurrently.
 //
-//   Each folder has a lane: its files one after the other, each preallocated and cut into ranges of
-//   some MiB at blocks of the device, a few ranges with the engine at a time. So depth is kept from
-//   one range to the next, other transfers of the same class get a turn, and progress is reported.
-//   A file whose ranges are all written is synced by a thread while the next one is written.
+//   Each folder has a queue: its files one after the other, each preallocated and cut into ranges
+//   of some MiB at blocks of the device, a few ranges with the engine at a time. So depth is kept
+//   from one range to the next, other transfers of the same class get a turn, and progress is
+//   reported. A file whose ranges are all written is synced by a thread while the next one is
+//   written.
 //
 //   Files that fit into one small buffer are gathered there and written by the caller: no thread,
 //   no preallocation, one call. Files with memory of a GPU are not gathered.
@@ -40,7 +41,7 @@ namespace penstock::store {
 /// A file to be written. Its folder exists; the file does not.
 struct ShardFile {
     std::string path;
-    std::uint32_t lane = 0;  ///< folder
+    std::uint32_t queue = 0;  ///< folder
     const format::FileLayout* layout = nullptr;
     std::vector<ConstMemory> payloads;  ///< by their number in the layout; also of GPUs
     std::vector<std::size_t> sources;   ///< of the sums, one per payload
@@ -57,8 +58,8 @@ struct ShardFile {
 
 class ShardWriter final : stream::PumpSource {
 public:
-    ShardWriter(Engine& engine, const FileSystem& files, std::size_t lanes)
-        : engine_(engine), files_(files), lanes_(lanes) {}
+    ShardWriter(Engine& engine, const FileSystem& files, std::size_t queues)
+        : engine_(engine), files_(files), queues_(queues) {}
 
     /// Writes all of them, and sums what it writes. `when_summed` is called while the last writes
     /// run. Durable after finish(). Throws Error, also kChanged.
@@ -69,7 +70,7 @@ public:
     /// Data and sizes of all files are durable, and they are closed. Throws Error.
     void finish() { syncer_.finish(); }
 
-    /// Bytes a second, one per lane; 0 if too little was written to measure.
+    /// Bytes a second, one per queue; 0 if too little was written to measure.
     [[nodiscard]] std::vector<double> speeds() const;
     /// Empty, or the reason why a file was written through the page cache.
     [[nodiscard]] const std::string& note() const { return note_; }
@@ -89,7 +90,7 @@ private:
         std::shared_ptr<Open> file;
         std::size_t window = 0;
     };
-    struct Lane {
+    struct FolderQueue {
         std::deque<const ShardFile*> waiting;
         std::shared_ptr<Open> file;  ///< the file with ranges to be submitted, or none
         std::uint64_t written_bytes = 0;
@@ -99,14 +100,14 @@ private:
 
     [[nodiscard]] bool is_small(const ShardFile& shard) const;
     void write_small(const ShardFile& shard);
-    void begin_file(Lane& lane, const ShardFile& shard);
+    void begin_file(FolderQueue& queue, const ShardFile& shard);
     stream::PumpUnitPtr next(std::size_t number) override;
     void ended(stream::PumpUnitPtr unit, Transfer transfer) override;
     stream::OwnWork own_work() override;
 
     Engine& engine_;
     const FileSystem& files_;
-    std::vector<Lane> lanes_;
+    std::vector<FolderQueue> queues_;
     stream::FileSyncer syncer_;
     std::string note_;
 

@@ -46,7 +46,7 @@ public:
     void clear(std::size_t slot);
 
 private:
-    struct Slot {
+    struct ExpertSlot {
         std::optional<Expert> expert;
         std::uint32_t held = 0;
     };
@@ -57,7 +57,7 @@ private:
     };
     [[nodiscard]] std::optional<std::size_t> victim(std::size_t layer) const;
 
-    std::vector<Slot> slots_;
+    std::vector<ExpertSlot> slots_;
     std::vector<Layer> layers_;
 };
 

@@ -268,7 +268,7 @@ bool weights::StreamingExperts::read(const Chosen& missing, Priority priority) {
     }
     ReadPlace where;
     if (gpu) {
-        where = {.kind = MemoryKind::kDevice, .device = *gpu, .streams = {lane.handle()}};
+        where = {.kind = MemoryKind::kDevice, .device = *gpu, .streams = {queue.handle()}};
     }
     std::optional<CopiedRead> transfer = sources.read(*engine, placed, priority, where);
     if (!transfer) {
@@ -412,7 +412,7 @@ void weights::StreamingExperts::close() noexcept {
     stop_all();
     sources.close();
     slots = {};
-    lane = {};
+    queue = {};
     closed = true;
 }
 
@@ -447,7 +447,7 @@ void ExpertStream::release(const StreamHandle& stream) {
     auto& self = base::object_of(impl_, "stream");
     self.check_usable();
     if (self.gpu && self.is_acquired) {
-        self.lane.wait_for(stream);
+        self.queue.wait_for(stream);
     }
     self.release();
 }

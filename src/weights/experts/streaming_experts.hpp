@@ -71,7 +71,7 @@ public:
             forecast.emplace(experts);
         }
         if (gpu) {
-            lane = GpuStream(*gpu);
+            queue = GpuStream(*gpu);
         }
         stats.slot_bytes = layout.slot_bytes;
         use(options.memory_bytes);
@@ -115,7 +115,7 @@ public:
     std::optional<ExpertForecast> forecast;  // where likely experts are read
     tier::Budget budget;
     std::optional<std::int32_t> gpu;
-    GpuStream lane;  // with a GPU: holds what used the slots that were released
+    GpuStream queue;  // with a GPU: holds what used the slots that were released
     tier::Slots slots;
     std::vector<Reading> readings;
     std::vector<std::size_t> asked;  // numbers of the wave, in the order of the call

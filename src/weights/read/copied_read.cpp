@@ -36,7 +36,7 @@ void CopiedRead::add(Transfer transfer, std::uint32_t folder) {
 
 bool CopiedRead::done() const noexcept {
     return std::all_of(parts_.begin(), parts_.end(),
-                       [](const Part& part) { return part.is_over || part.transfer.done(); });
+                       [](const CopyRead& part) { return part.is_over || part.transfer.done(); });
 }
 
 void CopiedRead::wait() {
@@ -48,14 +48,14 @@ bool CopiedRead::wait_for(std::chrono::nanoseconds timeout) {
     const Clock::time_point now = Clock::now();
     const Clock::time_point until =
         timeout < Clock::time_point::max() - now ? now + timeout : Clock::time_point::max();
-    for (Part& part : parts_) {
+    for (CopyRead& part : parts_) {
         if (!part.is_over && !wait_for_part(part, until)) {
             return false;
         }
     }
     if (parts_.size() > 1) {
         std::vector<FolderSpeeds::End> ends;
-        for (const Part& part : parts_) {
+        for (const CopyRead& part : parts_) {
             ends.push_back(part.end);
         }
         speeds_->learn(ends);
@@ -63,7 +63,7 @@ bool CopiedRead::wait_for(std::chrono::nanoseconds timeout) {
     return true;
 }
 
-bool CopiedRead::wait_for_part(Part& part, FolderSpeeds::Time until) {
+bool CopiedRead::wait_for_part(CopyRead& part, FolderSpeeds::Time until) {
     try {
         if (until == Clock::time_point::max()) {
             part.transfer.wait();
@@ -81,7 +81,7 @@ bool CopiedRead::wait_for_part(Part& part, FolderSpeeds::Time until) {
 }
 
 void CopiedRead::stop() noexcept {
-    for (Part& part : parts_) {
+    for (CopyRead& part : parts_) {
         try {
             if (!part.is_over && part.transfer.valid() && process_ == ::getpid()) {
                 part.transfer.cancel();
@@ -95,13 +95,13 @@ void CopiedRead::stop() noexcept {
 }
 
 void CopiedRead::cancel() {
-    for (Part& part : parts_) {
+    for (CopyRead& part : parts_) {
         part.transfer.cancel();
     }
 }
 
 void CopiedRead::set_priority(Priority priority) {
-    for (Part& part : parts_) {
+    for (CopyRead& part : parts_) {
         part.transfer.set_priority(priority);
     }
 }

@@ -76,16 +76,16 @@ public:
     void set_priority(Priority priority);
 
 private:
-    struct Part {
+    struct CopyRead {
         Transfer transfer;
         FolderSpeeds::End end;
         bool is_over = false;
     };
 
-    [[nodiscard]] bool wait_for_part(Part& part, FolderSpeeds::Time until);
+    [[nodiscard]] bool wait_for_part(CopyRead& part, FolderSpeeds::Time until);
 
     std::shared_ptr<FolderSpeeds> speeds_;
-    std::vector<Part> parts_;
+    std::vector<CopyRead> parts_;
     pid_t process_ = ::getpid();
 };
 

@@ -5,11 +5,11 @@
 //                           └──the transfer failed──> empty
 //
 // A slot that is held is ready, and stays so. With a GPU, each slot has a stream of our own there,
-// its lane:
+// its queue:
 //
-//     release()   the lane waits for the stream that used the slot
-//     start()     a transfer from the files, which begins after the lane; copies on the lane
-//     acquire()   this thread waits for the transfer, the caller's stream for the lane
+//     release()   the queue waits for the stream that used the slot
+//     start()     a transfer from the files, which begins after the queue; copies on the queue
+//     acquire()   this thread waits for the transfer, the caller's stream for the queue
 //
 // So whatever comes into a slot comes after those that used it, and no thread waits for a GPU.
 #include "base/assert.hpp"
@@ -53,10 +53,10 @@ using Clock = std::chrono::steady_clock;
 
 class weights::Streaming {
 public:
-    struct Slot : SlotUse {
+    struct UnitSlot : SlotUse {
         weights::CopiedRead transfer;  // valid while it is read
         bool is_ahead = false;         // it was asked for before its unit was needed
-        std::optional<GpuStream> lane;
+        std::optional<GpuStream> queue;
     };
 
     Streaming(std::shared_ptr<Engine> its_engine, const TensorTable& table,
@@ -85,14 +85,14 @@ public:
     void use(std::uint64_t memory_bytes, const Progress& progress);
     void check_usable(std::size_t unit) const;
     void follow(std::size_t unit);
-    Slot* slot_of(std::size_t unit);
-    [[nodiscard]] std::uint32_t number(const Slot& slot) const {
+    UnitSlot* slot_of(std::size_t unit);
+    [[nodiscard]] std::uint32_t number(const UnitSlot& slot) const {
         return static_cast<std::uint32_t>(&slot - slots.data());
     }
-    Slot& free_slot(std::size_t unit);
-    bool start(Slot& slot, std::size_t unit, Priority priority);
-    static void stop(Slot& slot) noexcept;
-    void reuse(Slot& slot);
+    UnitSlot& free_slot(std::size_t unit);
+    bool start(UnitSlot& slot, std::size_t unit, Priority priority);
+    static void stop(UnitSlot& slot) noexcept;
+    void reuse(UnitSlot& slot);
     [[nodiscard]] std::vector<SlotUse> uses() const { return {slots.begin(), slots.end()}; }
     void forget_read_ahead() noexcept;
     [[nodiscard]] bool is_idle() const;
@@ -101,11 +101,11 @@ public:
     void begin(std::size_t unit);
     void release(std::size_t unit, const StreamHandle& stream);
     static void unhold(SlotUse& slot);
-    bool wait(Slot& slot, std::chrono::nanoseconds timeout);
+    bool wait(UnitSlot& slot, std::chrono::nanoseconds timeout);
     void read_ahead() noexcept;
     void read_ahead_next();
     const WeightView& view(std::size_t unit, std::uint32_t slot);
-    [[nodiscard]] bool lanes_are_idle() noexcept;
+    [[nodiscard]] bool queues_are_idle() noexcept;
     void close() noexcept;
 
     std::shared_ptr<Engine> engine;
@@ -117,7 +117,7 @@ public:
     std::optional<std::int32_t> gpu;
     pid_t process = ::getpid();
     bool closed = false;
-    std::vector<Slot> slots;
+    std::vector<UnitSlot> slots;
     std::vector<std::vector<std::optional<WeightView>>> views;  // of a unit in a slot, or in none
     tier::UnitOrder order;
     std::vector<std::uint32_t> held_units;
@@ -128,11 +128,11 @@ public:
 
 void weights::Streaming::use(std::uint64_t memory_bytes, const Progress& progress) {
     PENSTOCK_ASSERT(is_idle());
-    for (Slot& slot : slots) {
+    for (UnitSlot& slot : slots) {
         PENSTOCK_ASSERT(slot.held == 0);
         stop(slot);
     }
-    if (!lanes_are_idle()) {
+    if (!queues_are_idle()) {
         refuse(ErrorCode::kSystem,
                fmt::format("GPU {} has not done the copies of weights after {} s, so their memory "
                            "cannot change; end the work of its streams, then call again",
@@ -143,9 +143,9 @@ void weights::Streaming::use(std::uint64_t memory_bytes, const Progress& progres
     tiers.use(memory_bytes, progress);
     const WeightPlan& plan = tiers.plan();
     slots.resize(plan.slots);
-    for (Slot& slot : slots) {
+    for (UnitSlot& slot : slots) {
         if (gpu) {
-            slot.lane.emplace(*gpu);
+            slot.queue.emplace(*gpu);
         }
     }
     views.assign(units.size(), std::vector<std::optional<WeightView>>(std::size_t{plan.slots} + 1));
@@ -183,14 +183,14 @@ void weights::Streaming::follow(std::size_t unit) {
     ++stats.acquired;
 }
 
-weights::Streaming::Slot* weights::Streaming::slot_of(std::size_t unit) {
+weights::Streaming::UnitSlot* weights::Streaming::slot_of(std::size_t unit) {
     const auto slot = std::find_if(slots.begin(), slots.end(),
-                                   [unit](const Slot& one) { return one.unit == unit; });
+                                   [unit](const UnitSlot& one) { return one.unit == unit; });
     return slot == slots.end() ? nullptr : &*slot;
 }
 
 // For a unit that was not read ahead.
-weights::Streaming::Slot& weights::Streaming::free_slot(std::size_t unit) {
+weights::Streaming::UnitSlot& weights::Streaming::free_slot(std::size_t unit) {
     if (const auto chosen = order.slot_on_demand(uses())) {
         reuse(slots[*chosen]);
         return slots[*chosen];
@@ -204,18 +204,18 @@ weights::Streaming::Slot& weights::Streaming::free_slot(std::size_t unit) {
 // The transfer comes first: one that began after the copies would wait for them. False where the
 // engine has no room, and then nothing is begun: other callers have it all, and the unit is read
 // when it is needed.
-bool weights::Streaming::start(Slot& slot, std::size_t unit, Priority priority) {
-    const GpuStream* const lane = slot.lane ? &*slot.lane : nullptr;
-    if (!tiers.read(unit, number(slot), priority, lane, slot.transfer)) {
+bool weights::Streaming::start(UnitSlot& slot, std::size_t unit, Priority priority) {
+    const GpuStream* const queue = slot.queue ? &*slot.queue : nullptr;
+    if (!tiers.read(unit, number(slot), priority, queue, slot.transfer)) {
         return false;
     }
     slot.unit = unit;
     slot.is_used = false;
     slot.is_ahead = priority != Priority::kUrgent;
     stats.bytes_read += tiers.moved(unit).read_bytes;
-    if (slot.lane) {
+    if (slot.queue) {
         try {
-            tiers.copy(unit, number(slot), *slot.lane);
+            tiers.copy(unit, number(slot), *slot.queue);
         } catch (...) {
             stop(slot);
             throw;
@@ -226,13 +226,13 @@ bool weights::Streaming::start(Slot& slot, std::size_t unit, Priority priority) 
 }
 
 // No transfer uses its memory afterwards. Copies may, and what comes into it waits for them.
-void weights::Streaming::stop(Slot& slot) noexcept {
+void weights::Streaming::stop(UnitSlot& slot) noexcept {
     slot.transfer.stop();
     slot.transfer = {};
     slot.unit = kNone;
 }
 
-void weights::Streaming::reuse(Slot& slot) {
+void weights::Streaming::reuse(UnitSlot& slot) {
     if (slot.is_waiting()) {
         order.gave_up();
     }
@@ -241,14 +241,14 @@ void weights::Streaming::reuse(Slot& slot) {
 
 // After an error: what is read ahead may have met it too, and the next pass is to try again.
 void weights::Streaming::forget_read_ahead() noexcept {
-    for (Slot& slot : slots) {
+    for (UnitSlot& slot : slots) {
         if (slot.held == 0) {
             stop(slot);
         }
     }
 }
 
-bool weights::Streaming::wait(Slot& slot, std::chrono::nanoseconds timeout) {
+bool weights::Streaming::wait(UnitSlot& slot, std::chrono::nanoseconds timeout) {
     const std::size_t unit = slot.unit;
     const bool is_waited = slot.is_ahead && !slot.transfer.done();
     const auto begin = Clock::now();
@@ -306,13 +306,13 @@ const WeightView* weights::Streaming::acquire(std::size_t unit, std::chrono::nan
     if (waiting != unit) {
         begin(unit);
     }
-    Slot* const slot = slot_of(unit);
+    UnitSlot* const slot = slot_of(unit);
     if (slot != nullptr && slot->transfer.valid() && !wait(*slot, timeout)) {
         return nullptr;
     }
     const WeightView& made = view(unit, slot == nullptr ? WeightStream::kNoSlot : number(*slot));
     if (slot != nullptr && tiers.moved(unit).copied_bytes != 0) {
-        slot->lane->hold_up(stream);
+        slot->queue->hold_up(stream);
     }
     waiting = kNone;
     ++held_units[unit];
@@ -341,7 +341,7 @@ void weights::Streaming::begin(std::size_t unit) {
         read_ahead();
         return;
     }
-    Slot* slot = slot_of(unit);
+    UnitSlot* slot = slot_of(unit);
     if (slot == nullptr) {
         slot = &free_slot(unit);
         static_cast<void>(start(*slot, unit, Priority::kUrgent));
@@ -367,9 +367,9 @@ void weights::Streaming::release(std::size_t unit, const StreamHandle& stream) {
                fmt::format("unit '{}' is not held: release() as often as acquire()",
                            units[unit].name));
     }
-    if (Slot* const slot = slot_of(unit)) {
-        if (slot->lane) {
-            slot->lane->wait_for(stream);
+    if (UnitSlot* const slot = slot_of(unit)) {
+        if (slot->queue) {
+            slot->queue->wait_for(stream);
         }
         unhold(*slot);
     }
@@ -378,20 +378,20 @@ void weights::Streaming::release(std::size_t unit, const StreamHandle& stream) {
     read_ahead();
 }
 
-// Without copies from host memory nothing on a lane uses memory of ours.
-bool weights::Streaming::lanes_are_idle() noexcept {
+// Without copies from host memory nothing on a queue uses memory of ours.
+bool weights::Streaming::queues_are_idle() noexcept {
     return tiers.plan().copied_bytes == 0 ||
-           std::all_of(slots.begin(), slots.end(), [](Slot& slot) {
-               return !slot.lane || slot.lane->wait_until_idle(kPatience);
+           std::all_of(slots.begin(), slots.end(), [](UnitSlot& slot) {
+               return !slot.queue || slot.queue->wait_until_idle(kPatience);
            });
 }
 
 // Pinned memory stays where the GPU does not say that copies of it are over.
 void weights::Streaming::close() noexcept {
-    for (Slot& slot : slots) {
+    for (UnitSlot& slot : slots) {
         stop(slot);
     }
-    const bool copies_run = !lanes_are_idle();
+    const bool copies_run = !queues_are_idle();
     slots.clear();
     views.clear();
     sources.close();

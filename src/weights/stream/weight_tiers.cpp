@@ -233,7 +233,7 @@ Memory WeightTiers::memory_of(const Moved& moved, std::size_t place, std::uint32
 }
 
 bool WeightTiers::read(std::size_t unit, std::uint32_t slot, Priority priority,
-                       const GpuStream* lane, CopiedRead& out) {
+                       const GpuStream* queue, CopiedRead& out) {
     const Moved& moved = moved_[unit];
     std::vector<PlacedTensor> placed;
     for (std::size_t i = 0; i < moved.tensors.size(); ++i) {
@@ -246,8 +246,8 @@ bool WeightTiers::read(std::size_t unit, std::uint32_t slot, Priority priority,
         return true;
     }
     ReadPlace where = place(*used_);
-    if (lane != nullptr) {
-        where.streams.push_back(lane->handle());
+    if (queue != nullptr) {
+        where.streams.push_back(queue->handle());
     }
     std::optional<CopiedRead> begun = sources_.read(engine_, placed, priority, where);
     if (begun) {
@@ -256,12 +256,12 @@ bool WeightTiers::read(std::size_t unit, std::uint32_t slot, Priority priority,
     return begun.has_value();
 }
 
-void WeightTiers::copy(std::size_t unit, std::uint32_t slot, GpuStream& lane) const {
+void WeightTiers::copy(std::size_t unit, std::uint32_t slot, GpuStream& queue) const {
     const Moved& moved = moved_[unit];
     for (std::size_t i = 0; i < moved.tensors.size(); ++i) {
         if (is_copied(moved.tensors[i])) {
             const Memory from = host_->of(moved.tensors[i]);
-            lane.copy_in(memory_of(moved, i, slot).data, from.data, from.bytes);
+            queue.copy_in(memory_of(moved, i, slot).data, from.data, from.bytes);
         }
     }
 }

@@ -54,13 +54,13 @@ public:
     };
     [[nodiscard]] const Moved& moved(std::size_t unit) const { return moved_[unit]; }
 
-    /// Starts to read what comes from files into a slot, after the work that `lane` holds. False
+    /// Starts to read what comes from files into a slot, after the work that `queue` holds. False
     /// where the engine has no room, unless it is urgent; nothing is begun then. The read is not
     /// valid where no tensor comes from a file. Throws Error.
     [[nodiscard]] bool read(std::size_t unit, std::uint32_t slot, Priority priority,
-                            const GpuStream* lane, CopiedRead& out);
-    /// Puts the copies from host memory on the lane. Throws the errors of the GPU.
-    void copy(std::size_t unit, std::uint32_t slot, GpuStream& lane) const;
+                            const GpuStream* queue, CopiedRead& out);
+    /// Puts the copies from host memory on the queue. Throws the errors of the GPU.
+    void copy(std::size_t unit, std::uint32_t slot, GpuStream& queue) const;
     [[nodiscard]] WeightView view(std::size_t unit, std::uint32_t slot) const;
     /// The tensors of a unit that come into its slot, for messages.
     [[nodiscard]] std::vector<NamedTensor> named(std::size_t unit) const;

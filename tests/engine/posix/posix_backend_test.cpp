@@ -27,8 +27,8 @@ INSTANTIATE_TEST_SUITE_P(Posix, BackendConformance,
 class GatedFile final : public os::File {
 public:
     GatedFile() : File(os::FileInfo{}) {}
-    [[nodiscard]] int descriptor(os::Lane /*lane*/) const override { return -1; }
-    [[nodiscard]] std::int64_t read_at(os::Lane /*lane*/, std::uint64_t offset,
+    [[nodiscard]] int descriptor(os::IoPath /*io*/) const override { return -1; }
+    [[nodiscard]] std::int64_t read_at(os::IoPath /*io*/, std::uint64_t offset,
                                        std::span<const iovec> pieces) override {
         std::unique_lock lock(mutex_);
         ++inside_;
@@ -42,7 +42,7 @@ public:
         }
         return bytes;
     }
-    [[nodiscard]] std::int64_t write_at(os::Lane /*lane*/, std::uint64_t /*offset*/,
+    [[nodiscard]] std::int64_t write_at(os::IoPath /*io*/, std::uint64_t /*offset*/,
                                         std::span<const iovec> /*pieces*/) override {
         return -ENOSPC;
     }

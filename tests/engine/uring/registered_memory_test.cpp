@@ -67,7 +67,7 @@ public:
         Request request;
         request.op = op;
         request.file = file_.get();
-        request.lane = file_->geometry().direct ? os::Lane::kDirect : os::Lane::kBuffered;
+        request.io = file_->geometry().direct ? os::IoPath::kDirect : os::IoPath::kBuffered;
         request.offset = page * kPage;
         request.memory[0] = {memory, kPage};
         request.pieces = {request.memory.data(), 1};

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbered checkpoints in a folder. Stands on _state and _base."""
