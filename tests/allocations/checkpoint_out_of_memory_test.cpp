@@ -453,6 +453,33 @@ TEST_F(CheckpointOutOfMemory, AStoreSavesInTheBackgroundAndOpensTheNewest) {
     });
 }
 
+// The same of files: the old one, or the new one, whole.
+TEST_F(CheckpointOutOfMemory, FilesAreSavedInTheBackground) {
+    in_child([](Scene& scene) {
+        const std::string path = scene.folder + "/f.safetensors";
+        const Saved saved(3, 300'000, 2);
+        const Saved next(3, 300'001, 5);
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                save_file(scene.engine, path, saved.state());
+                bool is_saved = false;
+                const bool through = attempt([&] {
+                    FileSaver saver(scene.engine, std::uint64_t{2} << 20, scene.files);
+                    const PendingSave one = saver.save_async(path, saved.state());
+                    const PendingSave two = saver.save_async(path, next.state());
+                    static_cast<void>(one.result());
+                    static_cast<void>(two.result());
+                    is_saved = !two.cancelled() && two.waited_s() >= 0;
+                });
+                const LoadedState there = load_file(scene.engine, path);
+                const bool is_new = there.state.tensors[0].data.bytes == 300'001;
+                return through == is_saved && (is_new || !through) ? "" : "it is not there";
+            },
+            20);
+    });
+}
+
 TEST_F(CheckpointOutOfMemory, NpyFiles) {
     in_child([](Scene& scene) {
         const std::vector<std::string> paths{scene.folder + "/0.npy", scene.folder + "/1.npy"};
