@@ -12,6 +12,7 @@ import warnings
 import penstock
 import pytest
 from penstock import _core
+from penstock._base import devices as _devices
 from penstock._state import save_async as _async
 
 torch = pytest.importorskip("torch")
@@ -150,7 +151,7 @@ def test_what_cannot_be_saved_is_said_at_the_call(tmp_path):
 def test_copies_from_devices():
     """Their host side; that of a GPU needs one."""
     storages = [torch.arange(n, dtype=torch.uint8).untyped_storage() for n in (0, 7, 200)]
-    copies = _async.host_copies(storages)
+    copies = _devices.host_copies(storages)
     for copy, storage in zip(copies, storages, strict=True):
         assert bytes(copy) == bytes(storage) and (copy.data_ptr() != storage.data_ptr() or not storage.nbytes())
 

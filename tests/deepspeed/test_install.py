@@ -372,8 +372,8 @@ import sys
 from penstock.deepnvme import install
 import penstock.deepnvme._install as ours
 ours._BUILDERS["NoSuchBuilder"] = "async_io"
-import penstock.deepnvme
-penstock.deepnvme.NoSuchBuilder = penstock.deepnvme.AsyncIOBuilder
+from penstock.deepnvme import _builders
+_builders.NoSuchBuilder = _builders.AsyncIOBuilder
 install()
 try:
     import deepspeed
