@@ -96,8 +96,8 @@ def plan(
 
     folder: as for stream(); a list for several devices.
     memory: bytes, or "8GiB".
-    rate: of the device, bytes a second, or "3GB/s"; "measured" reads the files for a second. Without it `seconds` is
-        None.
+    rate: of the device, bytes a second, "3GB/s" or "100Gbit/s"; "measured" reads the files for a second. Without it
+        `seconds` is None.
     compute_s: seconds of a token with all weights in memory. With 0, `seconds` is the bound of the device.
         "measured": token_bytes at a measured rate. torch multiplies one row with weights, of the width and element type
         of most of the bytes, for 0.3 s with its present number of threads. Without torch, the rate of reading memory is
@@ -106,10 +106,8 @@ def plan(
     Raises MemoryError for a budget that is too small, with the minimum and the tensor that determines it."""
     if rate is None or rate == "measured":
         number = 0.0 if rate is None else -1.0
-    elif isinstance(rate, str):
-        number = float(size("plan", "rate", rate.removesuffix("/s"), 1))
     else:
-        number = _rate(rate)
+        number = _rate(_core.parse_rate(rate, "plan: rate") if isinstance(rate, str) else rate)
     paths = [component(path) for path in paths_of(folder, "plan")]
     memory, slots = size("plan", "memory", memory), whole("plan", "slots", slots, 2, 1024)
     if experts is not None:
