@@ -29,13 +29,12 @@ std::uint64_t size_of(nb::handle value, const std::string& argument, const char*
     if (PyUnicode_Check(value.ptr()) == 0) {
         return count_of(value, argument, what, max);
     }
-    const auto bytes = base::parse_bytes(text(value));
-    if (!bytes || *bytes > max) {
-        raise_value(argument + ": got " + shown(value) + "; expected " + what +
-                    " as a number, or a size such as '4MiB', '64kB' or '1.5GiB', of at most " +
+    const auto bytes = amount_in(value, argument, base::parse_bytes);
+    if (bytes > max) {
+        raise_value(argument + ": got " + shown(value) + "; expected " + what + ", at most " +
                     std::to_string(max) + " bytes");
     }
-    return *bytes;
+    return bytes;
 }
 
 bool flag_of(nb::handle value, const char* argument) {

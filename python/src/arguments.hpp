@@ -4,6 +4,8 @@
 // raise MemoryError; nanobind's converters of strings and lists would end the process.
 #pragma once
 
+#include "base/result.hpp"
+#include "names.hpp"
 #include "nanobind.hpp"
 
 #include <penstock/checkpoint.hpp>
@@ -11,6 +13,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,6 +31,17 @@ namespace penstock::python {
 [[nodiscard]] bool flag_of(nb::handle value, const char* argument);
 /// A str; half characters, which UTF-8 has none of, are spelt out. TypeError for all else.
 [[nodiscard]] std::string word_of(nb::handle value, const std::string& argument);
+/// Raises ValueError for a word that is not such an amount: "ARGUMENT: got 'WORD'; expected ...".
+template <typename T>
+[[nodiscard]] T amount_in(nb::handle word, const std::string& argument,
+                          base::Result<T> (*parse)(std::string_view)) {
+    const auto read = parse(word_of(word, argument));
+    if (!read) {
+        raise_value((argument.empty() ? "" : argument + ": ") + "got " + shown(word) + "; " +
+                    read.error().message);
+    }
+    return *read;
+}
 
 /// Converts each item of a list (or any other iterable) as count_of() and word_of() do. An error
 /// names the item, "shape[2]".

@@ -120,9 +120,28 @@ void bind_errors(nb::module_& m) {
         "penstock::Error::is_about_the_file(); private.");
     m.def(
         "parse_bytes",
-        [](nb::handle word) { return base::unwrap(base::parse_bytes(word_of(word, "size"))); },
-        nb::arg("word"), nb::sig("def parse_bytes(word: str) -> int"),
-        "Bytes of a size in words, '1.5GiB', by the one rule of base/units; private.");
+        [](nb::handle word, nb::handle argument) {
+            return amount_in(word, text(argument), base::parse_bytes);
+        },
+        nb::arg("word"), nb::arg("argument") = "",
+        nb::sig("def parse_bytes(word: str, argument: str = '') -> int"),
+        "Bytes of a size in words, '1.5GiB', by the one rule of base/text/units.hpp; private.");
+    m.def(
+        "parse_rate",
+        [](nb::handle word, nb::handle argument) {
+            return amount_in(word, text(argument), base::parse_rate);
+        },
+        nb::arg("word"), nb::arg("argument") = "",
+        nb::sig("def parse_rate(word: str, argument: str = '') -> float"),
+        "Bytes a second of a rate in words, '100Gbit/s'; private.");
+    m.def(
+        "parse_seconds",
+        [](nb::handle word, nb::handle argument) {
+            return amount_in(word, text(argument), base::parse_seconds);
+        },
+        nb::arg("word"), nb::arg("argument") = "",
+        nb::sig("def parse_seconds(word: str, argument: str = '') -> float"),
+        "Seconds of a time in words, '5min'; private.");
     m.def(
         "nearest",
         [](nb::handle word, const nb::list& names) {

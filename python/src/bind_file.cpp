@@ -74,19 +74,6 @@ const char* mode_of(Access access, bool append) {
     return "";
 }
 
-// A number, or a size in words.
-std::uint64_t buffer_bytes_of(nb::handle buffer) {
-    if (PyUnicode_Check(buffer.ptr()) == 0) {
-        return count_of(buffer, "buffer", "bytes", kAppendBufferMax);
-    }
-    auto parsed = base::parse_bytes(word_of(buffer, "buffer"));
-    if (!parsed || *parsed > kAppendBufferMax) {
-        raise_value("buffer: " + quoted(word_of(buffer, "buffer")) +
-                    " is not a size from 0 to 1 GiB; expected bytes, or words as '1MiB'");
-    }
-    return *parsed;
-}
-
 void open_file(FileObject* self, nb::handle path, nb::handle mode, nb::handle truncate_flag,
                nb::handle cache, nb::handle buffer) {
     FileObject opened;
@@ -94,7 +81,7 @@ void open_file(FileObject* self, nb::handle path, nb::handle mode, nb::handle tr
     const std::string word = word_of(mode, "mode");
     opened.access = access_of(word);
     opened.append = word == "a";
-    const std::uint64_t buffer_bytes = buffer_bytes_of(buffer);
+    const std::uint64_t buffer_bytes = size_of(buffer, "buffer", "bytes", kAppendBufferMax);
     if (buffer_bytes != 0 && !opened.append) {
         raise_value("buffer: it gathers what append() writes; use mode 'a'");
     }

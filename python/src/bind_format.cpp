@@ -512,10 +512,6 @@ void bind_format(nb::module_& parent) {
     m.def("fill_rows", fill_rows, nb::arg("views"), nb::arg("targets"), nb::arg("stored"),
           nb::arg("everybody"));
     m.def("refuse_unfit", refuse_unfit, nb::arg("names"), nb::arg("tensors"), nb::arg("kin"));
-    m.def(
-        "parse_size",
-        [](nb::handle size, nb::handle argument) { return size_of(size, text(argument), "bytes"); },
-        nb::arg("size").none(), nb::arg("argument"), "Bytes; also of words.");
 }
 
 }  // namespace penstock::python

@@ -132,7 +132,7 @@ def words_of(error):
 def test_numbers_of_an_engine(name, wrong):
     with pytest.raises((TypeError, ValueError), match=f"^{name}: ") as caught:
         penstock.Engine(**{name: wrong})
-    assert any(word in words_of(caught.value) for word in ("int", "from 0 to", "bytes as a number"))
+    assert any(word in words_of(caught.value) for word in ("int", "from 0 to", "expected bytes"))
 
 
 def test_an_engine_says_what_it_was_asked_for():

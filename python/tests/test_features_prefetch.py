@@ -335,7 +335,7 @@ def test_ctrl_c_while_it_waits_for_the_loader(store):
         ({"window": "8"}, TypeError, "window: expected a number"),
         ({"key": 5}, TypeError, "key: expected a function"),
         ({"memory": "many"}, ValueError, "many"),
-        ({"memory": -1}, ValueError, "memory: expected 0 or more"),
+        ({"memory": -1}, ValueError, "memory: expected 0 to"),
         ({"memory": 1.5}, TypeError, "memory: expected bytes"),
         ({"windwo": 5}, TypeError, "did you mean 'window'"),
     ],

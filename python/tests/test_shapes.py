@@ -108,13 +108,18 @@ def test_a_file_system_in_memory_has_no_cold_rows(tmp_path_factory, capsys):
     [
         (["--only", "sequenze"], 2, "--only sequenze: did you mean sequence?"),
         (["--only", "x"], 2, "--only x: expected one of whole, sequence"),
-        (["--seconds", "0"], 2, "--seconds 0: expected 1 to 86400"),
         (["--json", "/nowhere/x"], 2, "its folder is not there"),
     ],
 )
 def test_wrong_words_are_found_before_any_work(words, status, said, tmp_path, capsys):
     assert run(tmp_path, *words) == status
     assert said in capsys.readouterr().err
+
+
+def test_the_time_is_checked(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run(tmp_path, "--seconds", "0")
+    assert ended.value.code == 2 and "--seconds: got '0'; expected 1 to 86,400" in capsys.readouterr().err
 
 
 def test_too_little_space_is_found_before_any_work(tmp_path, capsys, monkeypatch):

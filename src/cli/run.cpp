@@ -3,15 +3,8 @@
 
 #include "base/text/near.hpp"
 #include "cli/bench/command.hpp"
-#include "cli/bench/options.hpp"
-#include "cli/checkpoint/command.hpp"
-#include "cli/doctor/command.hpp"
-#include "cli/features/command.hpp"
-#include "cli/help.hpp"
-#include "cli/plan/command.hpp"
+#include "cli/command_line.hpp"
 #include "cli/tune/command.hpp"
-#include "cli/tune/options.hpp"
-#include "cli/weights/command.hpp"
 #include "format/fault.hpp"
 #include "report/environment.hpp"
 #include "report/interrupt.hpp"
@@ -19,7 +12,6 @@
 #include "report/style.hpp"
 
 #include <penstock/error.hpp>
-#include <penstock/version.hpp>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -49,68 +41,10 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
 
-constexpr const char* kFooter = R"(Examples:
-  penstock doctor /data                find what slows storage down, and how to fix it
-  penstock bench /data                 measure this disk, in half a minute
-  penstock bench /data --against fio   the same compared with fio, in turns
-  penstock tune /data -o tuned.json    the best settings for this disk, under a minute
-  penstock checkpoint ls runs/a        the checkpoints of a store; show, verify, diff, convert
-  penstock weights plan model/         a model that is larger than memory, before it is run
-  penstock features import f a.npy     rows larger than memory; show, verify
-  penstock features simulate ids.npy   what a cache of rows would save
-  penstock plan train --list           what storage a job needs, with formulas and sources
-
-With the Python package, which calls this program for all else:
-  penstock report bench.json           one HTML page of what --json wrote
-  penstock checkpoint bench /data      how fast a model's state is saved and loaded
-  penstock weights bench /data         how fast a model runs that is larger than memory
-  penstock bench --shapes /data        what programs do with files, compared with the stock ways
-  penstock bench gnn /data             the rows of sampled batches, compared with memmap
-  penstock ds_io                       DeepSpeed's I/O benchmark, on Penstock
-  penstock ds_nvme_tune                DeepSpeed's tuner, on Penstock
-
-`penstock COMMAND --help` says more.)";
-
 // Including those of the Python package.
 constexpr std::array<std::string_view, 10> kCommands{
     "bench",    "checkpoint", "doctor", "ds_io", "ds_nvme_tune",
     "features", "plan",       "report", "tune",  "weights"};
-
-struct CommandLine {
-    CLI::App app{"Penstock moves tensors between storage and memory at the speed of the device.",
-                 "penstock"};
-    CLI::App* bench = nullptr;
-    CLI::App* tune = nullptr;
-    CLI::App* doctor = nullptr;
-    std::optional<CheckpointCommand> checkpoint;
-    std::optional<WeightsCommand> weights;
-    std::optional<FeaturesCommand> features;
-    std::optional<PlanCommand> plan;
-    BenchOptions bench_options;
-    TuneOptions tune_options;
-    DoctorOptions doctor_options;
-
-    CommandLine() {
-        app.formatter(std::make_shared<HelpFormatter>());
-        app.footer(kFooter);
-        app.set_version_flag("--version", "penstock " PENSTOCK_VERSION,
-                             "Print the version and exit");
-        app.set_help_flag("-h,--help", "Print this help and exit");
-        app.require_subcommand(1);
-        bench = app.add_subcommand("bench", "Measure what a disk gives through Penstock");
-        tune = app.add_subcommand("tune", "Find the settings that suit a disk, in under a minute");
-        doctor = app.add_subcommand("doctor", "Find what slows storage down on this machine");
-        checkpoint.emplace(app);
-        weights.emplace(app);
-        features.emplace(app);
-        plan.emplace(app);
-        add_bench_options(*bench, bench_options);
-        add_tune_options(*tune, tune_options);
-        add_doctor_options(*doctor, doctor_options);
-    }
-    CommandLine(const CommandLine&) = delete;
-    CommandLine& operator=(const CommandLine&) = delete;
-};
 
 // Says which command may be meant, or which there are.
 std::string expected_of(const CLI::App& above, std::string_view word) {

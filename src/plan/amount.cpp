@@ -2,6 +2,7 @@
 #include "plan/amount.hpp"
 
 #include "base/raise.hpp"
+#include "base/text/units.hpp"
 #include "format/fault.hpp"
 
 #include <fmt/format.h>
@@ -27,36 +28,6 @@ struct Suffix {
     double factor;
 };
 
-constexpr double kKi = 1024.0;
-
-// With their case: "Gb" is a gigabit to some and a gigabyte to others.
-constexpr std::array<Suffix, 16> kByteSuffixes{{{"", 1},
-                                                {"B", 1},
-                                                {"kB", 1e3},
-                                                {"KB", 1e3},
-                                                {"MB", 1e6},
-                                                {"GB", 1e9},
-                                                {"TB", 1e12},
-                                                {"PB", 1e15},
-                                                {"EB", 1e18},
-                                                {"KiB", kKi},
-                                                {"kiB", kKi},
-                                                {"MiB", kKi* kKi},
-                                                {"GiB", kKi* kKi* kKi},
-                                                {"TiB", kKi* kKi* kKi* kKi},
-                                                {"PiB", kKi* kKi* kKi* kKi* kKi},
-                                                {"EiB", kKi* kKi* kKi* kKi* kKi* kKi}}};
-constexpr std::array<Suffix, 5> kBitSuffixes{
-    {{"bit", 0.125}, {"kbit", 125}, {"Mbit", 125e3}, {"Gbit", 125e6}, {"Tbit", 125e9}}};
-constexpr std::array<Suffix, 9> kSecondSuffixes{{{"", 1},
-                                                 {"s", 1},
-                                                 {"us", 1e-6},
-                                                 {"ms", 1e-3},
-                                                 {"min", 60},
-                                                 {"h", 3600},
-                                                 {"d", 86400},
-                                                 {"days", 86400},
-                                                 {"weeks", 604800}}};
 constexpr std::array<Suffix, 5> kParameterSuffixes{
     {{"", 1}, {"K", 1e3}, {"M", 1e6}, {"B", 1e9}, {"T", 1e12}}};
 constexpr std::array<Suffix, 2> kShareSuffixes{{{"", 1}, {"%", 0.01}}};
@@ -72,11 +43,11 @@ constexpr std::string_view expected(Amount amount, bool zero) {
             return zero ? "a share from 0 to 1, such as 0.9 or 90%"
                         : "a share above 0 and at most 1, such as 0.9 or 90%";
         case Amount::kBytes:
-            return "bytes, such as 4096, 150KB or 2.5GB (decimal), 64KiB or 8GiB (binary)";
+            return base::kSizeForms;
         case Amount::kRate:
-            return "bytes a second, such as 6.8GB/s, 2GiB/s or 100Gbit/s";
+            return base::kRateForms;
         case Amount::kSeconds:
-            return "a time, such as 300, 300s, 20ms, 5min, 2h or 1d";
+            return base::kTimeForms;
         case Amount::kParameters:
             return "a number of parameters, such as 70B (1e9 each), 350M or 1.5T";
         case Amount::kText:
@@ -98,25 +69,13 @@ std::optional<double> factor_of(std::string_view suffix, std::span<const Suffix>
 
 std::optional<double> factor_of(std::string_view suffix, Amount amount) {
     switch (amount) {
-        case Amount::kBytes:
-            return factor_of(suffix, kByteSuffixes);
-        case Amount::kRate: {
-            if (suffix.empty()) {
-                return 1;
-            }
-            if (!suffix.ends_with("/s")) {
-                return std::nullopt;
-            }
-            suffix.remove_suffix(2);
-            const auto bits = factor_of(suffix, kBitSuffixes);
-            return bits || suffix.empty() ? bits : factor_of(suffix, kByteSuffixes);
-        }
-        case Amount::kSeconds:
-            return factor_of(suffix, kSecondSuffixes);
         case Amount::kParameters:
             return factor_of(suffix, kParameterSuffixes);
         case Amount::kShare:
             return factor_of(suffix, kShareSuffixes);
+        case Amount::kBytes:
+        case Amount::kRate:
+        case Amount::kSeconds:
         case Amount::kCount:
         case Amount::kNumber:
         case Amount::kText:
@@ -127,34 +86,17 @@ std::optional<double> factor_of(std::string_view suffix, Amount amount) {
     return factor_of(suffix, kNoSuffix);
 }
 
-// Why a suffix is refused; empty where expected() says enough.
-std::string hint(std::string_view suffix, Amount amount) {
-    constexpr std::string_view kLetters = "kKmMgGtTpP";
-    const bool bytes = amount == Amount::kBytes || amount == Amount::kRate;
-    std::string_view unit = suffix;
-    if (unit.ends_with("/s")) {
-        unit.remove_suffix(2);
+// A word with a unit, by the rule of all commands. Nothing for an amount that has none.
+std::optional<base::Result<double>> with_unit(std::string_view text, Amount amount) {
+    if (amount == Amount::kBytes) {
+        const auto bytes = base::parse_bytes(text);
+        return bytes ? base::Result<double>(static_cast<double>(*bytes))
+                     : base::Result<double>(base::fail(bytes.error()));
     }
-    if (bytes && unit.size() == 1 && kLetters.find(unit[0]) != std::string_view::npos) {
-        return fmt::format("; '{}' alone could be decimal or binary", unit);
+    if (amount == Amount::kRate) {
+        return base::parse_rate(text);
     }
-    if (bytes && unit.size() == 2 && unit[1] == 'b') {
-        return fmt::format("; '{}' could be bits or bytes", unit);
-    }
-    if (amount == Amount::kRate && !suffix.ends_with("/s") && factor_of(suffix, kByteSuffixes)) {
-        return "; a rate ends with /s";
-    }
-    if (amount == Amount::kBytes && suffix.ends_with("/s")) {
-        return "; this is a size and no rate";
-    }
-    if ((amount == Amount::kCount || amount == Amount::kNumber) &&
-        factor_of(suffix, kByteSuffixes)) {
-        return "; this is a number and no size";
-    }
-    if (amount == Amount::kSeconds && suffix == "m") {
-        return "; write min for minutes";
-    }
-    return {};
+    return amount == Amount::kSeconds ? std::optional(base::parse_seconds(text)) : std::nullopt;
 }
 
 std::string with_separators(double whole) {
@@ -254,25 +196,33 @@ double parse_amount(std::string_view verb, std::string_view name, std::string_vi
         rest.remove_prefix(1);
     }
     double number = 0;
-    const auto read = std::from_chars(rest.data(), rest.data() + rest.size(), number);
-    if (read.ec != std::errc() || !std::isfinite(number)) {
+    const auto parsed = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+    if (parsed.ec != std::errc() || !std::isfinite(number)) {
         wrong({});
     }
-    std::string_view suffix = rest.substr(static_cast<std::size_t>(read.ptr - rest.data()));
+    std::string_view suffix = rest.substr(static_cast<std::size_t>(parsed.ptr - rest.data()));
     while (suffix.starts_with(' ')) {
         suffix.remove_prefix(1);
     }
     while (suffix.ends_with(' ')) {
         suffix.remove_suffix(1);
     }
+    if (const auto read = suffix.empty() ? std::nullopt : with_unit(text, amount)) {
+        if (!*read) {
+            refuse(verb,
+                   fmt::format("{}: got {}; {}", name, format::shown(text), read->error().message));
+        }
+        return **read;
+    }
     const auto factor = factor_of(suffix, amount);
     if (!factor) {
-        wrong(hint(suffix, amount));
+        const bool count = amount == Amount::kCount || amount == Amount::kNumber;
+        wrong(count && base::parse_bytes(text) ? "; this is a number and no size" : "");
     }
     const double value = number * *factor;
-    // 0.29 GB is a whole number of bytes, and its product is not.
-    const bool whole = amount == Amount::kBytes || amount == Amount::kParameters;
-    return whole && value < kCountMax && std::abs(value - std::round(value)) < 1e-3
+    // 0.29 B is a whole number of parameters, and its product is not.
+    return amount == Amount::kParameters && value < kCountMax &&
+                   std::abs(value - std::round(value)) < 1e-3
                ? std::round(value)
                : value;
 }

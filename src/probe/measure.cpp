@@ -162,7 +162,6 @@ private:
             request.command = "plan";
             request.path = path;
             request.size_bytes = static_cast<std::uint64_t>(options_.size.value_or(0));
-            request.size_word = base::format_bytes(request.size_bytes);
             request.size_name = "size";
             request.cache = CachePolicy::kRequired;
             watch_.begin(fmt::format("opening {}", path), 0, 0);

@@ -119,7 +119,7 @@ Target open_existing(const TargetRequest& request, const char* what) {
         if (request.size_bytes > target.bytes) {
             throw error(ErrorCode::kInvalidArgument, 0, request,
                         fmt::format("{} {} was asked for, and {} has {} bytes", request.size_name,
-                                    request.size_word, what, target.bytes));
+                                    base::format_bytes(request.size_bytes), what, target.bytes));
         }
         target.bytes = request.size_bytes;
     }

@@ -31,8 +31,7 @@ struct Target {
 struct TargetRequest {
     std::string command = "bench";  ///< its name goes into the file's name and into messages
     std::string path;
-    std::uint64_t size_bytes = 0;  ///< 0: 1 GiB, or as much as is written in five seconds
-    std::string size_word;
+    std::uint64_t size_bytes = 0;      ///< 0: 1 GiB, or as much as is written in five seconds
     std::string size_name = "--size";  ///< of the option
     std::uint64_t block_bytes_max = 1 << 20;
     std::string write_words;  ///< the option that requests writes ("--rw write"), or empty

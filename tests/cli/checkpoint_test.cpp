@@ -275,7 +275,7 @@ TEST_F(CheckpointCliTest, WhatAnIndexCannotBeIsSaid) {
         EXPECT_EQ(outcome.status, 2);
         return outcome.err;
     };
-    EXPECT_THAT(refused(index, "0"), HasSubstr("--shard-bytes: got 0"));
+    EXPECT_THAT(refused(index, "0"), HasSubstr("--shard-bytes: got '0'"));
     EXPECT_THAT(refused(index, "many"), HasSubstr("many"));
     EXPECT_THAT(refused(folder_ / "model.pt", "1GB"), HasSubstr("--shard-bytes is for an index"));
     EXPECT_THAT(refused(folder_ / "model.index.json", "1GB"), HasSubstr(".safetensors.index.json"));

@@ -155,7 +155,7 @@ TEST_F(FeatureFilesCommandTest, NumbersOfRawFilesAreChecked) {
     refused({"--row", "4", "--rows", "0"}, "--rows: got '0'; expected a whole number, 1 or more");
     refused({"--row", "4", "--rows", "-1"}, "--rows: got '-1'; expected a whole number");
     refused({"--row", "4", "--rows", "1.5"}, "--rows: got '1.5'; expected a whole number");
-    refused({"--row", "4", "--offset", "-1"}, "--offset: got '-1'; expected a whole number, 0");
+    refused({"--row", "4", "--offset", "-1"}, "--offset: got '-1'; expected bytes");
     EXPECT_FALSE(std::filesystem::exists(path_));
     const Outcome done = features({"import", path_, "paper=" + raw_, "--dtype", "float32", "--row",
                                    "2,0x10,32", "--rows", "3", "--offset", "0"});

@@ -96,7 +96,7 @@ TEST_F(PlanCliTest, WrongUsageIsTwoAndNamesTheInput) {
     refused({"mix"}, "expected a file of jobs");
     refused({"measure"}, "path is required");
     refused({"measure", folder(), "--model", "resnet5"}, "did you mean 'resnet50'?");
-    refused({"measure", folder(), "--seconds", "nan"}, "expected 0.1 to 3600");
+    refused({"measure", folder(), "--seconds", "nan"}, "0.1 to 3600 seconds");
     EXPECT_THAT(names_in(folder()), IsEmpty());
 }
 

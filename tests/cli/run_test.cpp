@@ -56,7 +56,7 @@ TEST(RunTest, HelpFitsATerminalAndSaysRangesInWords) {
         }
     }
     EXPECT_THAT(run_cli({"bench", "--help"}).out,
-                HasSubstr("  --seconds S               Seconds of each run (0.1 to 3600; default: "
+                HasSubstr("  --seconds TIME            Seconds of each run (0.1 to 3600; default: "
                           "1.5)\n"));
     EXPECT_THAT(run_cli({"weights", "plan", "--help"}).out, HasSubstr("8GiB (required)"));
     EXPECT_THAT(run_cli({"checkpoint", "convert", "--help"}).out, HasSubstr("  --no-verify   "));
@@ -170,7 +170,7 @@ TEST(RunTest, WrongUsageNamesTheOptionAndWhatIsAllowed) {
         {{"bench", ".", "--block-size", "4QiB"}, {"--block-size", "'4QiB'", "64KiB"}},
         {{"bench", ".", "--block-size", "1"}, {"--block-size", "512"}},
         {{"bench", ".", "--depth", "0"}, {"--depth", "4096"}},
-        {{"bench", ".", "--size", "12"}, {"--size", "1MiB"}},
+        {{"bench", ".", "--size", "12"}, {"--size", "1 MiB or more"}},
         {{"bench", ".", "--backend", "spdk"}, {"--backend", "'spdk'", "uring"}},
         {{"bench", ".", "--cache", "maybe"}, {"--cache", "required"}},
         {{"bench", ".", "--against", "dd"}, {"--against", "fio"}},

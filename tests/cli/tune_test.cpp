@@ -190,7 +190,7 @@ TEST_F(TuneTest, TheWriteLimitIsKept) {
         EXPECT_THAT(wrong.err, HasSubstr(why));
     };
     refused({"255MiB", "--size", "64MiB"},
-            "--write-limit: got 255MiB; a scratch file of 64 MiB and the first writes needs "
+            "--write-limit: got 255 MiB; a scratch file of 64 MiB and the first writes needs "
             "256MiB: give that, a smaller --size, or --only read");
     refused({"1GiB"}, "and the first writes needs 1216MiB");
     refused({"1000MiB", "--only", "read"}, "needs 1024MiB: give that, or a smaller --size");

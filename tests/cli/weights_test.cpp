@@ -163,11 +163,11 @@ TEST_F(WeightsCliTest, WhatIsRefused) {
     EXPECT_THAT(small.err, HasSubstr("the least that works is"));
     for (const auto& [words, message] :
          std::vector<std::pair<std::vector<std::string>, std::string>>{
-             {{"--memory", "much"}, "--memory: 'much' is not a size"},
-             {{"--memory", "3MB", "--rate", "fast"}, "expected bytes a second such as 3GB/s"},
-             {{"--memory", "3MB", "--compute", "much"}, "expected seconds from 0 to 1000000"},
-             {{"--memory", "3MB", "--compute", "-1"}, "expected seconds from 0 to 1000000"},
-             {{"--memory", "3MB", "--compute", "nan"}, "expected seconds from 0 to 1000000"},
+             {{"--memory", "much"}, "--memory: got 'much'; expected bytes, such as 4096"},
+             {{"--memory", "3MB", "--rate", "fast"}, "expected bytes a second, such as 6.8GB/s"},
+             {{"--memory", "3MB", "--compute", "much"}, "0 to 1000000 seconds, or measured"},
+             {{"--memory", "3MB", "--compute", "-1"}, "0 to 1000000 seconds, or measured"},
+             {{"--memory", "3MB", "--compute", "nan"}, "0 to 1000000 seconds, or measured"},
              {{"--memory", "3MB", "--experts", "0"}, "--experts"},
              {{"--memory", "3MB", "--experts", "010"}, "a whole number, 1 to 1048576"},
              {{"--memory", "3MB", "--slots", "1"}, "--slots"},

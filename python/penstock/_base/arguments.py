@@ -81,7 +81,7 @@ def whole(verb: str, name: str, value: Any, least: int = 0, most: int = NUMBER_M
 
 def size(verb: str, name: str, value: Any, least: int = 0, most: int = NUMBER_MAX) -> int:
     """Bytes: an integer, or a text with a unit ("4MiB")."""
-    number = _core._format.parse_size(value, f"{verb}: {name}") if isinstance(value, str) else value
+    number = _core.parse_bytes(value, f"{verb}: {name}") if isinstance(value, str) else value
     if not hasattr(number, "__index__"):
         raise TypeError(f'{verb}: {name}: expected bytes (an integer), or a size such as "4MiB", got {got(value)}')
     return whole(verb, name, number, least, most)

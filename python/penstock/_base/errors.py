@@ -152,6 +152,19 @@ def folder_given(path: str, verb: str) -> BaseException:
     return from_core(_SYSTEM, _folder(path, verb), _errno.EISDIR, verb, path, None)
 
 
+def _file_in(path: str, names: list[str]) -> str | None:
+    """The file that stands for the model of a folder; else any file of tensors."""
+    from penstock import _core
+
+    try:
+        folder = _core.model_folder(path, False)
+        return _os.path.join(folder, _core.model_file(folder))
+    except (ValueError, OSError):
+        endings = (".safetensors", ".pt", ".pth", ".bin")
+        found = (name for ending in endings for name in names if name.endswith(ending))
+        return next((_os.path.join(path, name) for name in found), None)
+
+
 def _folder(path: str, verb: str) -> str:
     """Describes the content of a folder that was given for a file, and the call that takes it."""
     try:
@@ -162,10 +175,8 @@ def _folder(path: str, verb: str) -> str:
         return f"{verb}: '{path}' is a checkpoint of a store; penstock.Checkpoint({path!r}).load() loads it"
     if any(_CHECKPOINT.fullmatch(name) for name in names):
         return f"{verb}: '{path}' is the folder of a store; penstock.CheckpointStore({path!r}).load() loads its newest"
-    for ending in (".safetensors.index.json", ".safetensors", ".pt", ".pth", ".bin"):
-        for name in names:
-            if name.endswith(ending):
-                return f"{verb}: '{path}' is a folder; give the path of a file, such as '{_os.path.join(path, name)}'"
+    if file := _file_in(path, names):
+        return f"{verb}: '{path}' is a folder; give the path of a file, such as '{file}'"
     return f"{verb}: '{path}' is a folder, and has no checkpoint in it; give the path of a file"
 
 

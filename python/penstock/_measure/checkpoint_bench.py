@@ -52,7 +52,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", default="gpt2", metavar="M", help=f"{', '.join(models.MODELS)} (default gpt2)")
     add("--state", choices=("full", "weights"), default="full", help="what is saved (default full)")
     add("--weights", choices=("bf16", "fp32"), default="bf16", help="element type of the weights (default bf16)")
-    add("--max-bytes", metavar="N", help="of the state at most, such as 4G; more is scaled down (default: what fits)")
+    add(
+        "--max-bytes",
+        type=tool.size_word,
+        metavar="SIZE",
+        dest="bytes_max",
+        help="of the state at most, such as 4G; more is scaled down (default: what fits)",
+    )
     add("folder", nargs="?", metavar="DIR", help="folder on the disk to measure (default: this one)")
     add("--dir", metavar="D", help="the same, by name")
     add("--against", default="", metavar="P", help="of torch,safetensors,fio (default: those that are installed)")
@@ -79,7 +85,6 @@ def _refine(args: argparse.Namespace) -> None:
         raise WrongArguments(f"--rounds {args.rounds}: at least 1")
     tool.check_folder(args.dir, "--dir ")
     tool.check_json_path(args.json)
-    args.bytes_max = tool.parse_size("--max-bytes", args.max_bytes) if args.max_bytes else None
     peers = _installed()
     if peers["torch"]:
         raise WrongArguments(f"the state is made of torch tensors, and torch is not installed: {peers['torch']}")

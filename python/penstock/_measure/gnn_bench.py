@@ -73,13 +73,18 @@ def _parser() -> argparse.ArgumentParser:
     add("folder", nargs="?", default=".", metavar="DIR", help="folder on the disk to measure (default: this one)")
     add("--scale", type=int, default=16, metavar="N", help="2^N rows, and nodes of the graph (default 16)")
     add("--edges-per-node", type=int, default=16, metavar="N", help="of the graph (default 16)")
-    add("--row-bytes", default="4096", metavar="N", help="a multiple of 8 (default 4096)")
+    add("--row-bytes", default=4096, type=tool.size_word, metavar="SIZE", help="a multiple of 8 (default 4096)")
     add("--batch", type=int, default=256, metavar="N", help="seed nodes a batch (default 256)")
     add("--fanout", default="10,5,5", metavar="F", help="edges a node, for each hop (default 10,5,5)")
     add("--iterations", type=int, default=100, metavar="N", help="batches (default 100)")
     add("--trace", default=",".join(_TRACES), metavar="T", help=f"of {','.join(_TRACES)} (default: all)")
     add("--against", default=",".join(_SIDES), metavar="S", help=f"of {','.join(_SIDES)} (default: all)")
-    add("--memory", metavar="N", help="of the table that a process may keep, such as 64M (default: no limit)")
+    add(
+        "--memory",
+        type=tool.size_word,
+        metavar="SIZE",
+        help="of the table that a process may keep, such as 64M (default: no limit)",
+    )
     add("--seed", type=int, default=1, metavar="N", help="of the graph and the samples (default 1)")
     add("--json", metavar="FILE", help="every batch and the environment as JSON (- for stdout)")
     return parser
@@ -97,10 +102,8 @@ def _refine(args: argparse.Namespace) -> None:
             raise WrongArguments(f"{flag} {value}: at least 1")
     if args.seed < 0:
         raise WrongArguments(f"--seed {args.seed}: 0 or more")
-    args.row_bytes = tool.parse_size("--row-bytes", args.row_bytes)
     if args.row_bytes % 8 or args.row_bytes > 1 << 20:
         raise WrongArguments(f"--row-bytes {args.row_bytes}: expected a multiple of 8, up to 1 MiB")
-    args.memory = tool.parse_size("--memory", args.memory) if args.memory else None
     args.traces = tool.list_of("--trace", args.trace, _TRACES) or list(_TRACES)
     args.sides = tool.list_of("--against", args.against, _SIDES) or list(_SIDES)
     reasons = {"fio": _no_fio(args.row_bytes), "torch": _no_torch()}

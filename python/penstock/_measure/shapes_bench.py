@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock import _core
 from penstock._measure import shapes, storage, tool
-from penstock._measure.tool import ToolError, WrongArguments
+from penstock._measure.tool import ToolError
 
 _COMMAND = "penstock bench --shapes"
 _SECONDS = 90
@@ -100,17 +100,21 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("folder", nargs="?", default=".", metavar="DIR", help="folder on the disk to measure (default: this one)")
     add("--only", default="", metavar="S", help="these shapes, with commas between (default: all that can run)")
-    add("--seconds", type=float, default=_SECONDS, metavar="N", help=f"of measuring, about (default {_SECONDS})")
+    add(
+        "--seconds",
+        type=tool.time_word(1, 86_400),
+        default=_SECONDS,
+        metavar="TIME",
+        help=f"of measuring, about (default {_SECONDS})",
+    )
     add("--scale", type=int, default=1, help=argparse.SUPPRESS)  # for tests
     add("--json", metavar="FILE", help="every run and the environment as JSON (- for stdout)")
     return parser
 
 
 def _refine(args: argparse.Namespace) -> list[str]:
-    """The names of the shapes to run. Checks all arguments before any work. WrongArguments, ToolError."""
+    """The names of the shapes to run. Checks all arguments before any work. ToolError."""
     names = tool.list_of("--only", args.only, shapes.SHAPES) or list(shapes.SHAPES)
-    if not 1 <= args.seconds <= 86_400:
-        raise WrongArguments(f"--seconds {args.seconds:g}: expected 1 to 86400")
     tool.check_folder(args.folder)
     tool.check_json_path(args.json)
     free = shutil.disk_usage(args.folder).free

@@ -17,9 +17,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from penstock import _core
+
+_Number = TypeVar("_Number", int, float)
 
 Print = Callable[[str], None]
 
@@ -198,13 +200,33 @@ def list_of(flag: str, text: str, known: Iterable[str]) -> list[str]:
 def parse_size(flag: str, word: str) -> int:
     """Bytes of `400M`, `1.5GiB`, `2GB`. A bare K, M or G is a power of 1024, as in DeepSpeed's tools, which take only
     those, and in all other sizes of Penstock. WrongArguments names the flag."""
-    with suppress(ValueError):
-        size = _core.parse_bytes(word)
-        if 1 <= size < 1 << 60:
-            return size
-    raise WrongArguments(
-        f"{flag}: got {word}; expected a number of bytes, such as 4096, 400M, 1.5GiB (binary) or 2GB (decimal)"
-    )
+    try:
+        return _in_range(_core.parse_bytes(word), word, 1, (1 << 60) - 1)
+    except ValueError as error:
+        raise WrongArguments(f"{flag}: {error}") from None
+
+
+def size_word(word: str) -> int:
+    """The bytes of an option, for add_argument(type=, metavar="SIZE")."""
+    return _of_option(lambda: _in_range(_core.parse_bytes(word), word, 1, (1 << 60) - 1))
+
+
+def time_word(least: float, most: float) -> Callable[[str], float]:
+    """Reads the seconds of an option, for add_argument(type=, metavar="TIME")."""
+    return lambda word: _of_option(lambda: _in_range(_core.parse_seconds(word), word, least, most))
+
+
+def _in_range(value: _Number, word: str, least: float, most: float) -> _Number:
+    if not least <= value <= most:
+        raise ValueError(f"got {word!r}; expected {least:,} to {most:,}")
+    return value
+
+
+def _of_option(read: Callable[[], _Number]) -> _Number:
+    try:
+        return read()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def check_folder(folder: str, flag: str = "") -> None:

@@ -54,10 +54,17 @@ def _parser() -> argparse.ArgumentParser:
     add("--preset", default="llama3.2-1b", metavar="M", help=f"{presets} (default llama3.2-1b)")
     add(
         "--memory",
-        metavar="N",
+        type=tool.size_word,
+        metavar="SIZE",
         help="budget for weights, such as 8GiB (default: half of the weights, or the least that works)",
     )
-    add("--max-bytes", metavar="N", help="of the weights at most, such as 16GB; more is made smaller")
+    add(
+        "--max-bytes",
+        type=tool.size_word,
+        metavar="SIZE",
+        dest="bytes_max",
+        help="of the weights at most, such as 16GB; more is made smaller",
+    )
     add("folder", nargs="?", metavar="DIR", help="folder on the disk to measure (default: this one)")
     add("--dir", metavar="D", help="the same, by name")
     add("--against", default="", metavar="P", help=f"of {','.join(_PEERS)} (default: those that are installed)")
@@ -82,8 +89,6 @@ def _refine(args: argparse.Namespace) -> None:
             raise WrongArguments(f"{flag} {value}: at least 1")
     tool.check_folder(args.dir, "--dir ")
     tool.check_json_path(args.json)
-    args.bytes_max = tool.parse_size("--max-bytes", args.max_bytes) if args.max_bytes else None
-    args.memory_bytes = tool.parse_size("--memory", args.memory) if args.memory else None
     for module in ("torch", "transformers"):
         if not _is_installed(module):
             raise WrongArguments(
@@ -237,7 +242,7 @@ def _run(args: argparse.Namespace, out: tool.Print) -> None:
     folder = tempfile.mkdtemp(prefix="penstock-weights-bench-", dir=args.dir)
     try:
         weights_model.make(args.preset, model, Path(folder), progress.show)
-        memory = _memory(args.memory_bytes, folder, total)
+        memory = _memory(args.memory, folder, total)
         plan = _plan(folder, memory)
         out(f"memory for weights: {_gb(memory)}; Penstock reads {_gb(plan['read_bytes'])} for each token")
         bench = _Bench(folder, memory, args.tokens, progress)

@@ -73,11 +73,11 @@ def make_parser(prog: str = "penstock ds_io") -> argparse.ArgumentParser:
         metavar="F:DEV",
         help="a process each folder, with the number of its GPU (which matters with --gpu only)",
     )
-    add("--io_size", required=True, metavar="N", help="bytes to read or write; K, M and G are powers of 1024")
-    add("--fast_io_size", default="64M", metavar="N", help="bytes of torch_fastio's pinned buffer (default 64M)")
+    add("--io_size", required=True, metavar="SIZE", help="bytes to read or write; K, M and G are powers of 1024")
+    add("--fast_io_size", default="64M", metavar="SIZE", help="bytes of torch_fastio's pinned buffer (default 64M)")
     add("--read", action="store_true", help="read (default: write)")
     add("--multi_process", type=int, default=1, metavar="N", help="processes a folder of --folder (default 1)")
-    add("--block_size", default="1M", metavar="N", help="bytes of a block (default 1M)")
+    add("--block_size", default="1M", metavar="SIZE", help="bytes of a block (default 1M)")
     add("--queue_depth", type=int, default=32, metavar="N", help="blocks at the device at once (default 32)")
     add("--single_submit", action="store_true", help="accepted; changes nothing here")
     add("--sequential_requests", action="store_true", help="accepted; changes nothing here")

@@ -119,7 +119,7 @@ def make_parser(prog: str = "penstock ds_nvme_tune") -> argparse.ArgumentParser:
     add("--sweep_config", metavar="FILE", help="JSON with the values to try: " + ", ".join(DEFAULT_SWEEP))
     add("--no_read", action="store_true", help="measure no reads")
     add("--no_write", action="store_true", help="measure no writes")
-    add("--io_size", default="400M", metavar="N", help="bytes a measurement moves (default 400M)")
+    add("--io_size", default="400M", metavar="SIZE", help="bytes a measurement moves (default 400M)")
     add("--gpu", action="store_true", help="to and from the memory of a GPU; of several the folders take turns")
     add("--gds", action="store_true", help="gds_handle instead of aio_handle; needs --gpu")
     add(

@@ -78,7 +78,7 @@ class Prefetch:
         self._store = store
         self._window = int(window)
         self._key = ids_of if key is None else key
-        self._memory = _bytes(memory)
+        self._memory = _arguments.size("Prefetch", "memory", memory)
         self._where = {name: value for name, value in (("device", device), ("stream", stream)) if value is not None}
 
     def __len__(self) -> int:
@@ -123,16 +123,6 @@ def ids_of(batch: Any) -> Any:
             "that finds the ids in a batch"
         )
     return ids
-
-
-def _bytes(memory: Any) -> int:
-    if isinstance(memory, str):
-        return int(_core.parse_bytes(memory))
-    if isinstance(memory, bool) or not hasattr(type(memory), "__index__"):
-        raise TypeError(f"Prefetch: memory: expected bytes, such as '256MiB', got {_arguments.got(memory)}")
-    if memory < 0:
-        raise ValueError(f"Prefetch: memory: expected 0 or more bytes, got {memory}")
-    return int(memory)
 
 
 def _count(ids: Any) -> int:

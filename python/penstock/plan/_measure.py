@@ -16,7 +16,7 @@ from penstock.plan._measure_options import SECONDS, Measure, MeasureStep
 def measure(
     paths: Any,
     *,
-    seconds: float = SECONDS,
+    seconds: float | str = SECONDS,
     size: int | str | None = None,
     progress: Callable[[MeasureStep], object] | None = None,
     model: str | None = None,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from penstock import _core
 from penstock._base.arguments import got, size
 
 SECONDS = 20.0
@@ -31,7 +32,7 @@ class Measure:
     """Paths to measure for train(), checkpoint(), restore() and stream(), with the options of measure()."""
 
     paths: Any
-    seconds: float = SECONDS
+    seconds: float | str = SECONDS
     size: int | str | None = None
     progress: Callable[[MeasureStep], object] | None = None
 
@@ -41,6 +42,8 @@ def measure_of(verb: str, value: Any) -> tuple[list[bytes], float, int, Any]:
     of a MeasureStep, or None."""
     one = value if isinstance(value, Measure) else Measure(value)
     seconds = one.seconds
+    if isinstance(seconds, str):
+        seconds = _core.parse_seconds(seconds, f"plan {verb}: seconds")
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
         raise (TypeError if not isinstance(seconds, float) else ValueError)(
             f"plan {verb}: seconds: expected 0.1 to 3600, got {got(seconds)}"

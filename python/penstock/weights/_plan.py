@@ -12,7 +12,7 @@ from typing import Any
 from penstock import _core
 from penstock._base import arguments as _arguments
 from penstock._base.arguments import got, seconds, size, whole
-from penstock.weights._folders import Folders, component, paths_of, shards_named
+from penstock.weights._folders import Folders, paths_of, shards_named
 
 _PRODUCTS_S = 0.3
 _PRODUCTS_BYTES = 256 << 20  # weights that are used in turn: too many for a cache
@@ -97,8 +97,8 @@ def plan(
 
     folder: as for stream(); a list for several devices.
     memory: bytes, or "8GiB".
-    rate: of the device, bytes a second, or "3GB/s"; "measured" reads the files for a second. Without it `seconds` is
-        None.
+    rate: of the device, bytes a second, "3GB/s" or "100Gbit/s"; "measured" reads the files for a second. Without it
+        `seconds` is None.
     compute_s: seconds of a token with all weights in memory. With 0, `seconds` is the bound of the device.
         "measured": token_bytes at a measured rate. torch multiplies one row with weights, of the width and element type
         of most of the bytes, for 0.3 s with its present number of threads. Without torch, the rate of reading memory is
@@ -107,11 +107,9 @@ def plan(
     Raises MemoryError for a budget that is too small, with the minimum and the tensor that determines it."""
     if rate is None or rate == "measured":
         number = 0.0 if rate is None else -1.0
-    elif isinstance(rate, str):
-        number = float(size("plan", "rate", rate.removesuffix("/s"), 1))
     else:
-        number = _rate(rate)
-    paths = [component(path) for path in paths_of(folder, "plan")]
+        number = _rate(_core.parse_rate(rate, "plan: rate") if isinstance(rate, str) else rate)
+    paths = paths_of(folder, "plan")
     memory, slots = size("plan", "memory", memory), whole("plan", "slots", slots, 2, 1024)
     if experts is not None:
         experts = whole("plan", "experts", experts, 1, 1 << 32)

@@ -173,7 +173,7 @@ def test_everything_wrong_is_told_at_once(capsys):
         "--queue_depth 0: at least 1",
         "--loops 0",
         "--engine dd: choose",
-        "--io_size: got 12Q",
+        "--io_size: got '12Q'",
     ):
         assert message in err
     assert ds_io.main(["--folder", "/absent", "--io_size", "1M"]) == 2
@@ -200,7 +200,7 @@ def test_everything_wrong_is_told_at_once(capsys):
 def test_what_cannot_be_is_told_before_any_work(folder, capsys, words):
     assert ds_io.main(["--folder", str(folder), "--io_size", "12Q", *words]) == 2
     message = capsys.readouterr().err
-    assert f"{words[-2]} " in message and "--io_size: got 12Q" in message and names(folder) == []
+    assert f"{words[-2]} " in message and "--io_size: got '12Q'" in message and names(folder) == []
 
 
 def ending(command, folder, stdout, **options):
@@ -386,9 +386,9 @@ def test_a_sweep_of_ones_own(tune, tmp_path):
         ('{"queue_depth": [true]}', "queue_depth: [True] came"),
         ('{"queue_depth": ["many"]}', "queue_depth: ['many'] came"),
         ('{"single_submit": [1]}', "single_submit: [1] came"),
-        ('{"block_size": ["1Q"]}', "block_size: got 1Q; expected a number of bytes"),
+        ('{"block_size": ["1Q"]}', "block_size: got '1Q'; expected bytes"),
         ('{"block_size": [1e3]}', "block_size: [1000.0] came"),
-        ('{"block_size": [1' + 30 * "0" + "]}", "block_size: got 1000"),
+        ('{"block_size": [1' + 30 * "0" + "]}", "block_size: got '1000"),
         ('{"queue_depth": [3000000000]}', "queue_depth: [3000000000] came"),
         ('{"io_parallel": [2, 3000000000]}', "io_parallel: [2, 3000000000] came"),
         ('{"io_parallel": [0]}', "io_parallel: [0] came"),
@@ -411,8 +411,8 @@ def test_wrong_arguments_of_the_tuner(tune):
         (["--rounds", "3000000000"], "--rounds 3000000000"),
         (["--loops", "3000000000"], "--loops 3000000000"),
         (["--json", "."], "--json '.'"),
-        (["--gpu", "--io_size", "many", "--json", "."], "--io_size: got many"),
-        (["--io_size", "many"], "--io_size: got many"),
+        (["--gpu", "--io_size", "many", "--json", "."], "--io_size: got 'many'"),
+        (["--io_size", "many"], "--io_size: got 'many'"),
         (["--json", "/absent/x.json"], "--json /absent/x.json"),
     ):
         status, _, err = tune(*words)
@@ -440,7 +440,7 @@ def test_what_is_not_told_apart_is_not_chosen_by_chance():
     assert "nothing says how sure" in sweep_of((1.0,), (2.0,)).verdict()
 
 
-# The words of DeepSpeed's refine_integer_value() are the same number of bytes; what it refuses follows base/units.
+# The words of DeepSpeed's refine_integer_value() are the same number of bytes; what it refuses follows base/text/units.
 @pytest.mark.parametrize(
     ("word", "size"),
     [("4096", 4096), ("64K", 65536), ("400M", 400 << 20), ("1G", 1 << 30), ("1.5GiB", 3 << 29), ("4GB", 4 * 10**9)],
@@ -449,7 +449,7 @@ def test_sizes_are_read_by_one_rule(word, size):
     assert tool.parse_size("--io_size", word) == size
 
 
-@pytest.mark.parametrize("word", ["", "0", "-1", "1.5", "1Q", "1e3", "٣", "\udc80", str(1 << 60)])
+@pytest.mark.parametrize("word", ["", "0", "-1", "1.5", "1Q", "٣", "\udc80", str(1 << 60)])
 def test_what_is_no_size_names_the_flag(word):
     with pytest.raises(tool.ToolError, match="^--io_size: got "):
         tool.parse_size("--io_size", word)

@@ -1,6 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes as people write and read them. 1 KiB = 1024 bytes, 1 kB = 1000 bytes; the two are never
-// mixed.
+// Sizes, rates and times as people write and read them: the one rule of all commands and arguments,
+// in C++ and in Python. tests/base/amounts.tsv has what words mean.
+//
+// A number has digits, a point and an exponent of ten, and no sign. After it, with or without
+// spaces, comes a unit:
+//   sizes  B, and k, M, G, T, P or E: alone, with i or with iB 1024 each (as in fio), with B 1000
+//          each; in either case. A size is less than 2^63 bytes, and is rounded down to whole
+//          bytes; without a prefix it has to be whole.
+//   rates  the same, or bit, kbit, Mbit, Gbit and Tbit, which are decimal; then /s, /min, /h, /d or
+//          nothing, which is /s. A small b is refused: it could be bits or bytes.
+//   times  us, ms, s, min, h, d, days or weeks; without a unit seconds.
+// What is anything else is refused everywhere.
 #pragma once
 
 #include "base/result.hpp"
@@ -11,9 +21,21 @@
 
 namespace penstock::base {
 
-/// "4096", "64K", "64KiB" (both 65536), "64kB" (64000), "1M", "1.5GiB", "2GB", "1TiB". A bare
-/// letter is binary, as in fio. Error: kInvalidArgument with the text and the allowed forms.
+/// The forms, for messages.
+inline constexpr std::string_view kSizeForms =
+    "bytes, such as 4096, 150KB or 2.5GB (decimal), 64KiB, 8GiB or 8G (binary)";
+inline constexpr std::string_view kRateForms =
+    "bytes a second, such as 6.8GB/s, 2GiB/s or 100Gbit/s";
+inline constexpr std::string_view kTimeForms = "a time, such as 300, 300s, 20ms, 5min, 2h or 1d";
+
+/// Bytes; bytes a second; seconds. Error: kInvalidArgument, whose message begins with "expected",
+/// and does not have the text: the caller shows it, with the name of the argument.
 [[nodiscard]] Result<std::uint64_t> parse_bytes(std::string_view text);
+[[nodiscard]] Result<double> parse_rate(std::string_view text);
+[[nodiscard]] Result<double> parse_seconds(std::string_view text);
+
+/// Whether the text is a number without a unit.
+[[nodiscard]] bool is_plain_number(std::string_view text);
 
 /// "1.50 GiB", "4 KiB", "17 B": binary units, three digits.
 [[nodiscard]] std::string format_bytes(std::uint64_t bytes);

@@ -56,7 +56,6 @@ private:
             targets_.push_back(make_target({.command = "bench",
                                             .path = path,
                                             .size_bytes = options_.size_bytes,
-                                            .size_word = options_.size_word,
                                             .block_bytes_max = options_.block_bytes_max(),
                                             .write_words = options_.write_words(),
                                             .cache = options_.cache},

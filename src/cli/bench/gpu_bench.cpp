@@ -123,7 +123,6 @@ public:
         const Target target = make_target({.command = "bench",
                                            .path = options_.paths.front(),
                                            .size_bytes = options_.size_bytes,
-                                           .size_word = options_.size_word,
                                            .block_bytes_max = options_.block_bytes_max(),
                                            .write_words = options_.write_words(),
                                            .cache = options_.cache},

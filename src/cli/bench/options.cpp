@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench/options.hpp"
 
-#include "base/text/units.hpp"
+#include "cli/amount_option.hpp"
 #include "cli/gpu_option.hpp"
 #include "cli/number_from.hpp"
 #include "report/interrupt.hpp"
@@ -23,6 +23,7 @@ namespace penstock::cli {
 namespace {
 
 constexpr std::array<std::string_view, 4> kRwNames{"read", "write", "randread", "randwrite"};
+constexpr std::uint64_t kBlockMin = 512;
 constexpr std::uint64_t kBlockMax = std::uint64_t{64} << 20;
 constexpr std::uint64_t kSequentialBlock = 1 << 20;
 constexpr std::uint64_t kRandomBlock = 4096;
@@ -69,14 +70,6 @@ CLI::ValidationError wrong(const std::string& option, const std::string& message
     return CLI::ValidationError(option, message);
 }
 
-std::uint64_t size_of(const std::string& option, const std::string& word) {
-    const auto bytes = base::parse_bytes(word);
-    if (!bytes) {
-        throw wrong(option, bytes.error().message);
-    }
-    return *bytes;
-}
-
 template <typename T>
 T choice(const std::string& option, const std::string& word, const std::map<std::string, T>& all) {
     if (const auto found = all.find(word); found != all.end()) {
@@ -87,19 +80,6 @@ T choice(const std::string& option, const std::string& word, const std::map<std:
         names.push_back(name);
     }
     throw wrong(option, fmt::format("'{}' is not one of {}", word, fmt::join(names, ", ")));
-}
-
-double rate_of(const std::string& option, const std::string& words) {
-    std::string_view bytes = words;
-    if (bytes.ends_with("/s")) {
-        bytes.remove_suffix(2);
-    }
-    const auto rate = base::parse_bytes(bytes);
-    if (!rate || *rate == 0) {
-        throw wrong(option,
-                    fmt::format("got '{}'; expected bytes a second, such as 20GB/s", words));
-    }
-    return static_cast<double>(*rate);
 }
 
 std::string backends() {
@@ -134,32 +114,17 @@ void BenchOptions::finish() {
         }
         rws.push_back(static_cast<Rw>(found - kRwNames.begin()));
     }
-    block_bytes.clear();
-    for (const std::string& word : block_size_words) {
-        const std::uint64_t bytes = size_of("--block-size", word);
-        if (bytes < 512 || bytes > kBlockMax) {
-            throw wrong("--block-size", fmt::format("got {}; expected 512 bytes to 64 MiB", word));
-        }
-        block_bytes.push_back(bytes);
-    }
     for (const std::uint32_t depth : depths) {
         if (depth < 1 || depth > kDepthMax) {
             throw wrong("--depth", fmt::format("got {}; expected 1 to {}", depth, kDepthMax));
         }
     }
-    size_bytes = size_word.empty() ? 0 : size_of("--size", size_word);
-    if (!size_word.empty() && size_bytes < (1 << 20)) {
-        throw wrong("--size", fmt::format("got {}; expected 1MiB or more", size_word));
-    }
     if (!against.empty() && against != "fio") {
         throw wrong("--against", fmt::format("got '{}'; expected fio", against));
     }
     gpu = device_word.empty() ? -1 : gpu_of(device_word);
-    if (!fake_gpu_words.empty()) {
-        if (gpu < 0) {
-            throw wrong("--fake-gpu", "expected --device cuda:0 with it");
-        }
-        fake_bytes_per_s = rate_of("--fake-gpu", fake_gpu_words);
+    if (fake_bytes_per_s > 0 && gpu < 0) {
+        throw wrong("--fake-gpu", "expected --device cuda:0 with it");
     }
     if (gpu >= 0 && paths.size() > 1) {
         throw wrong("--device", fmt::format("got {} paths with it; expected one", paths.size()));
@@ -233,23 +198,21 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
                    "read,write,randread,randwrite (default: all; on a file the reads)")
         ->delimiter(',')
         ->type_name("KIND");
-    app.add_option("--block-size", options.block_size_words,
-                   "Bytes of one block (default: 1MiB sequential, 4KiB random)")
-        ->delimiter(',')
-        ->type_name("SIZE");
+    takes_size(app.add_option("--block-size", options.block_bytes,
+                              "Bytes of one block (default: 1MiB sequential, 4KiB random)")
+                   ->delimiter(','),
+               kBlockMin, kBlockMax);
     app.add_option("--depth", options.depths,
                    "Blocks at the device at once (default: 16 sequential, "
                    "128 and 1 random); 1: blocking, one after another")
         ->delimiter(',')
         ->type_name("N");
-    app.add_option("--size", options.size_word,
-                   "Bytes of the scratch file, or of PATH that are read "
-                   "(default: 1GiB, less where writing that takes over 5 s)")
-        ->type_name("SIZE");
-    app.add_option("--seconds", options.seconds, "Seconds of each run")
-        ->check(number_from(0.1, 3600.0))
-        ->capture_default_str()
-        ->type_name("S");
+    takes_size(app.add_option("--size", options.size_bytes,
+                              "Bytes of the scratch file, or of PATH that are read "
+                              "(default: 1GiB, less where writing that takes over 5 s)"),
+               1 << 20);
+    takes_time(app.add_option("--seconds", options.seconds, "Seconds of each run"), 0.1, 3600)
+        ->capture_default_str();
     app.add_option("--repeats", options.repeats, "Runs of each row; the table shows their median")
         ->check(whole_from(1, 1000))
         ->capture_default_str()
@@ -272,10 +235,9 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
         ->type_name("PEER");
     app.add_option("--device", options.device_word, "cuda:0: to and from the memory of that GPU")
         ->type_name("GPU");
-    app.add_option("--fake-gpu", options.fake_gpu_words,
-                   "With --device: on the fake driver of a development build, "
-                   "which copies at this rate (20GB/s)")
-        ->type_name("RATE");
+    takes_rate(app.add_option("--fake-gpu", options.fake_bytes_per_s,
+                              "With --device: on the fake driver of a development build, "
+                              "which copies at this rate (20GB/s)"));
     app.add_option("--json", options.json,
                    "Write every sample, environment and command line to FILE "
                    "(-: stdout, and the table to stderr)")

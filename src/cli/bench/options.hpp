@@ -25,9 +25,9 @@ using probe::Rw;
 struct BenchOptions {
     std::vector<std::string> paths;
     std::vector<std::string> rw_words;
-    std::vector<std::string> block_size_words;
+    std::vector<std::uint64_t> block_bytes;
     std::vector<std::uint32_t> depths;
-    std::string size_word;
+    std::uint64_t size_bytes = 0;  ///< 0: 1 GiB, or as much as is written in five seconds
     double seconds = 1.5;
     std::uint32_t repeats = 3;
     std::uint32_t channels = 1;
@@ -35,17 +35,14 @@ struct BenchOptions {
     std::string cache_word = "direct";
     std::string against;
     std::string json;
-    std::string device_word;     ///< "cuda:0"
-    std::string fake_gpu_words;  ///< "20GB/s"
+    std::string device_word;      ///< "cuda:0"
+    double fake_bytes_per_s = 0;  ///< of --fake-gpu; 0: the driver of this machine
 
     // Parsed.
     std::vector<Rw> rws;  ///< empty: those that suit the path
-    std::vector<std::uint64_t> block_bytes;
-    std::uint64_t size_bytes = 0;  ///< 0: 1 GiB, or as much as is written in five seconds
     BackendKind backend = BackendKind::kAuto;
     CachePolicy cache = CachePolicy::kDirect;
-    std::int32_t gpu = -1;        ///< of --device; -1: memory of the host
-    double fake_bytes_per_s = 0;  ///< of --fake-gpu; 0: the driver of this machine
+    std::int32_t gpu = -1;  ///< of --device; -1: memory of the host
 
     /// Throws CLI::ValidationError that names the option, its value and the allowed ones.
     void finish();

@@ -2,6 +2,7 @@
 #include "cli/checkpoint/command.hpp"
 
 #include "base/text/units.hpp"
+#include "cli/amount_option.hpp"
 #include "cli/number_from.hpp"
 #include "report/interrupt.hpp"
 #include "report/progress.hpp"
@@ -198,15 +199,13 @@ CheckpointCommand::CheckpointCommand(CLI::App& app) {
     convert_->add_flag(
         "!--no-verify", options_.verify,
         "Do not verify the source first (stores that fit into memory are verified anyway)");
-    convert_
-        ->add_option("--memory", options_.memory,
-                     "Tensors of more bytes are not held in memory (default: usable memory)")
-        ->type_name("BYTES");
-    convert_
-        ->add_option("--shard-bytes", options_.shard_bytes,
-                     "Bytes of tensors in a shard of an index (default: 5GB); a larger tensor has "
-                     "a shard of its own")
-        ->type_name("BYTES");
+    takes_size(convert_->add_option("--memory", options_.memory,
+                                    "Tensors of more bytes are not held in memory (default: usable "
+                                    "memory)"));
+    takes_size(convert_->add_option("--shard-bytes", options_.shard_bytes,
+                                    "Bytes of tensors in a shard of an index (default: 5GB); a "
+                                    "larger tensor has a shard of its own"),
+               1);
     add_common(*convert_, options_);
     convert_->footer(kConvertFooter);
 }

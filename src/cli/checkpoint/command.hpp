@@ -36,9 +36,9 @@ struct CheckpointOptions {
     bool force = false;         ///< convert: replace an existing file
     bool tensors_only = false;  ///< convert: leave out everything that is not a tensor
     bool verify = true;         ///< convert: verify the source first
-    std::string memory;         ///< convert: bytes of tensors that may be held; empty: what is left
-    std::string shard_bytes;    ///< convert: of tensors in a shard of an index; empty: 5 GB
-    std::uint64_t step = 0;     ///< convert: of the new checkpoint
+    std::optional<std::uint64_t> memory;       ///< convert: of tensors held; none: what is left
+    std::optional<std::uint64_t> shard_bytes;  ///< convert: of a shard of an index; none: 5 GB
+    std::uint64_t step = 0;                    ///< convert: of the new checkpoint
     bool step_given = false;
     std::string cache;  ///< diff, convert: a policy; empty: the environment's
 };

@@ -52,19 +52,7 @@ constexpr std::string_view kStorageSuffix = ".storage";  // which structure.hpp 
 }
 
 std::uint64_t memory_that_may_be_taken(const CheckpointOptions& options) {
-    return options.memory.empty() ? available_memory_bytes()
-                                  : base::unwrap(base::parse_bytes(options.memory));
-}
-
-std::uint64_t shard_bytes_of(const CheckpointOptions& options) {
-    const std::uint64_t bytes = options.shard_bytes.empty()
-                                    ? state::kShardBytes
-                                    : base::unwrap(base::parse_bytes(options.shard_bytes));
-    if (bytes == 0) {
-        throw Error(ErrorCode::kInvalidArgument, 0, "convert", "", kNoOffset,
-                    "--shard-bytes: got 0; expected 1 or more");
-    }
-    return bytes;
+    return options.memory ? *options.memory : available_memory_bytes();
 }
 
 enum class Form : std::uint8_t { kTorch, kSafetensors, kIndex, kStore };
@@ -90,7 +78,7 @@ void check_target(const std::string& target, Form form, const CheckpointOptions&
     if (form == Form::kStore && target.ends_with(".json")) {
         refuse(fmt::format("the name of an index ends in {}", format::kIndexSuffix));
     }
-    if (form != Form::kIndex && !options.shard_bytes.empty()) {
+    if (form != Form::kIndex && options.shard_bytes) {
         refuse(fmt::format("--shard-bytes is for an index, NAME{}", format::kIndexSuffix));
     }
     if (form != Form::kStore && !options.force && store::is_there(FileSystem::local(), target)) {
@@ -103,7 +91,6 @@ void check_target(const std::string& target, Form form, const CheckpointOptions&
                         "in another folder",
                         folder));
     }
-    static_cast<void>(shard_bytes_of(options));
 }
 
 // Refuses to lose objects that are not read without a word.
@@ -192,7 +179,8 @@ private:
 
     void to_index(const std::string& target, report::Progress& shown) {
         state::save_index(*engine_, FileSystem::local(), target, named(target),
-                          {.shard_bytes = shard_bytes_of(options_), .progress = written_by(shown)});
+                          {.shard_bytes = options_.shard_bytes.value_or(state::kShardBytes),
+                           .progress = written_by(shown)});
     }
 
     state::NamedTensors named(const std::string& target) {
@@ -275,7 +263,7 @@ private:
                                         const std::string& name) {
         const std::uint64_t bytes = state::view_bytes(t);
         const std::uint64_t may = memory_that_may_be_taken(options_);
-        const std::uint64_t taken = options_.memory.empty() ? 0 : taken_;
+        const std::uint64_t taken = options_.memory ? taken_ : 0;
         if (taken > may || bytes > may - taken) {
             throw Error(ErrorCode::kOutOfMemory, 0, "convert", source_.path(), kNoOffset,
                         fmt::format("{}: tensor {} is not contiguous in memory; a contiguous copy "

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/features/command.hpp"
 
+#include "cli/amount_option.hpp"
 #include "cli/number_from.hpp"
 
 #include <CLI/CLI.hpp>
@@ -141,9 +142,8 @@ void FeaturesCommand::add_file_commands() {
             },
             ""))
         ->type_name("N");
-    import_->add_option("--offset", options_.offset, "Of raw files: byte of row 0 (default: 0)")
-        ->check(whole_from(0))
-        ->type_name("BYTES");
+    takes_size(import_->add_option("--offset", options_.offset,
+                                   "Of raw files: byte of row 0 (default: 0)"));
     import_->add_option("--rows", options_.rows, "Take so many rows of each file (default: all)")
         ->check(whole_from(1))
         ->type_name("N");

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/plan/command.hpp"
 
-#include "base/raise.hpp"
 #include "base/text/units.hpp"
-#include "cli/number_from.hpp"
+#include "cli/amount_option.hpp"
 #include "cli/plan/document.hpp"
 #include "report/environment.hpp"
 #include "report/flush.hpp"
@@ -66,7 +65,7 @@ const char* type_of(plan::Amount amount) {
         case plan::Amount::kShare:
             return "SHARE";
         case plan::Amount::kBytes:
-            return "BYTES";
+            return "SIZE";
         case plan::Amount::kRate:
             return "RATE";
         case plan::Amount::kSeconds:
@@ -90,9 +89,9 @@ constexpr std::array<std::pair<std::string_view, const char*>, 4> kMeasuringVerb
      {"stream", "Measure these folders, in place of --rate"}}};
 
 plan::Answer measured(const std::string& verb, const std::vector<plan::Word>& words,
-                      plan::MeasureOptions options, const std::string& size_word) {
-    if (!size_word.empty()) {
-        options.size = static_cast<double>(base::unwrap(base::parse_bytes(size_word)));
+                      plan::MeasureOptions options, std::optional<std::uint64_t> size) {
+    if (size) {
+        options.size = static_cast<double>(*size);
     }
     report::Progress progress;
     options.progress = [&](const plan::MeasureStep& step) {
@@ -151,14 +150,12 @@ void PlanCommand::add_measure() {
 }
 
 void PlanCommand::add_measure_options(Question& question, const char* seconds, const char* size) {
-    question.app
-        ->add_option(seconds, question.measure.seconds, "For all of the measuring (default: 20)")
-        ->check(number_from(0.1, 3600))
-        ->type_name("SECONDS");
-    question.app
-        ->add_option(size, question.measure_size,
-                     "Of a scratch file (default: 1GiB, or as much as is written in 5 s)")
-        ->type_name("BYTES");
+    takes_time(question.app->add_option(seconds, question.measure.seconds,
+                                        "For all of the measuring (default: 20)"),
+               0.1, 3600);
+    takes_size(question.app->add_option(
+        size, question.measure_size,
+        "Of a scratch file (default: 1GiB, or as much as is written in 5 s)"));
 }
 
 PlanCommand::Question& PlanCommand::add(const plan::Verb& verb) {

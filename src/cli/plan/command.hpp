@@ -4,7 +4,9 @@
 
 #include <penstock/plan.hpp>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,7 +35,7 @@ private:
         std::vector<std::string> texts;  // of each option of the verb
         std::vector<CLI::Option*> options;
         plan::MeasureOptions measure;  // paths, where these are asked for
-        std::string measure_size;
+        std::optional<std::uint64_t> measure_size;
         bool explain = false;
         bool markdown = false;
         std::string json;

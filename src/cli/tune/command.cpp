@@ -79,7 +79,6 @@ public:
         target_ = make_target({.command = "tune",
                                .path = options_.path,
                                .size_bytes = options_.size_bytes,
-                               .size_word = options_.size_word,
                                .block_bytes_max = Slices::kGrain,
                                .write_words = options_.only == "write" ? "--only write" : ""},
                               progress_);
@@ -123,7 +122,7 @@ private:
             ErrorCode::kInvalidArgument, 0, "tune", options_.path, kNoOffset,
             fmt::format(
                 "--write-limit: got {}; a scratch file of {}{} needs {}MiB: give that, {}",
-                options_.write_limit_word, base::format_bytes(file),
+                base::format_bytes(options_.write_limit_bytes), base::format_bytes(file),
                 options_.write ? " and the first writes" : "",
                 base::align_up(file + slices, std::uint64_t{base::kMiB}) / base::kMiB,
                 options_.write ? "a smaller --size, or --only read" : "or a smaller --size"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/tune/options.hpp"
 
-#include "base/text/units.hpp"
+#include "cli/amount_option.hpp"
 #include "cli/gpu_option.hpp"
 #include "cli/number_from.hpp"
 
@@ -37,17 +37,7 @@ over, at most --write-limit bytes in all. It is removed at the end, also after C
 
 See also: penstock bench PATH, to measure the disk; penstock doctor PATH.)";
 
-std::uint64_t size_of(const std::string& option, const std::string& word, std::uint64_t least) {
-    const auto bytes = base::parse_bytes(word);
-    if (!bytes) {
-        throw CLI::ValidationError(option, bytes.error().message);
-    }
-    if (*bytes < least) {
-        throw CLI::ValidationError(
-            option, fmt::format("got {}; expected {} or more", word, base::format_bytes(least)));
-    }
-    return *bytes;
-}
+constexpr std::uint64_t kSizeLeast = std::uint64_t{64} << 20;
 
 }  // namespace
 
@@ -57,10 +47,7 @@ void TuneOptions::finish() {
     }
     read = only != "write";
     write = only != "read";
-    constexpr std::uint64_t kLeast = std::uint64_t{64} << 20;
-    size_bytes = size_word.empty() ? 0 : size_of("--size", size_word, kLeast);
     gpu = device_word.empty() ? -1 : gpu_of(device_word);
-    write_limit_bytes = size_of("--write-limit", write_limit_word, kLeast);
 }
 
 void add_tune_options(CLI::App& app, TuneOptions& options) {
@@ -70,10 +57,8 @@ void add_tune_options(CLI::App& app, TuneOptions& options) {
                    "A file or block device: it is only read")
         ->required()
         ->type_name("PATH");
-    app.add_option("--seconds", options.seconds, "Seconds it may take in all")
-        ->check(number_from(5.0, 3600.0))
-        ->capture_default_str()
-        ->type_name("S");
+    takes_time(app.add_option("--seconds", options.seconds, "Seconds it may take in all"), 5, 3600)
+        ->capture_default_str();
     app.add_option("--only", options.only, "read or write (default: both, and together)")
         ->type_name("KIND");
     app.add_option("--gain", options.gain_percent,
@@ -82,14 +67,14 @@ void add_tune_options(CLI::App& app, TuneOptions& options) {
         ->capture_default_str()
         ->type_name("PERCENT");
     app.add_flag("--full", options.full, "Use all of --seconds, also when the answer is known");
-    app.add_option("--size", options.size_word,
-                   "Bytes of the scratch file, or of PATH that are read "
-                   "(default: 1GiB, less where writing that takes over 5 s)")
-        ->type_name("SIZE");
-    app.add_option("--write-limit", options.write_limit_word,
-                   "Bytes written in all, for the sake of the drive")
-        ->capture_default_str()
-        ->type_name("SIZE");
+    takes_size(app.add_option("--size", options.size_bytes,
+                              "Bytes of the scratch file, or of PATH that are read "
+                              "(default: 1GiB, less where writing that takes over 5 s)"),
+               kSizeLeast);
+    takes_size(app.add_option("--write-limit", options.write_limit_bytes,
+                              "Bytes written in all, for the sake of the drive"),
+               kSizeLeast)
+        ->default_str("64GiB");
     app.add_option("--device", options.device_word,
                    "cuda:0: also the faster way between this disk and that GPU")
         ->type_name("GPU");

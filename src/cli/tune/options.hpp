@@ -18,8 +18,8 @@ struct TuneOptions {
     std::string path;
     double seconds = 45;  ///< of all of it, the scratch file included
     std::string only;     ///< "read", "write" or empty: both
-    std::string size_word;
-    std::string write_limit_word = "64GiB";
+    std::uint64_t size_bytes = 0;
+    std::uint64_t write_limit_bytes = std::uint64_t{64} << 30;
     double gain_percent = 2;
     bool full = false;
     std::string device_word;  ///< "cuda:0"
@@ -28,8 +28,6 @@ struct TuneOptions {
 
     // Parsed.
     std::int32_t gpu = -1;  ///< of --device; -1: none
-    std::uint64_t size_bytes = 0;
-    std::uint64_t write_limit_bytes = 0;
     bool read = true;
     bool write = true;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/weights/command.hpp"
 
+#include "cli/amount_option.hpp"
 #include "cli/number_from.hpp"
 
 #include <CLI/CLI.hpp>
@@ -8,6 +9,8 @@
 namespace penstock::cli {
 
 namespace {
+
+constexpr double kComputeMax = 1e6;
 
 constexpr const char* kWeightsFooter =
     R"(Examples:
@@ -55,18 +58,17 @@ WeightsCommand::WeightsCommand(CLI::App& app) {
                      "the local cache of Hugging Face")
         ->required()
         ->type_name("FOLDER");
-    plan_->add_option("--memory", options_.memory, "The budget of penstock.stream(): 8GiB")
-        ->required()
-        ->type_name("BYTES");
-    plan_
-        ->add_option("--rate", options_.rate,
-                     "Bytes a second of the device (3GB/s), or measured: read for a second now")
-        ->type_name("RATE");
-    plan_
-        ->add_option("--compute", options_.compute,
-                     "Seconds of a token with all weights in memory, or measured: the weights at "
-                     "the speed of memory (default: 0)")
-        ->type_name("SECONDS");
+    takes_size(
+        plan_->add_option("--memory", options_.memory, "The budget of penstock.stream(): 8GiB"))
+        ->required();
+    takes_rate(plan_->add_option("--rate", options_.rate,
+                                 "Bytes a second of the device (3GB/s), or measured: read for a "
+                                 "second now"),
+               kMeasured);
+    takes_time(plan_->add_option("--compute", options_.compute,
+                                 "Seconds of a token with all weights in memory, or measured: the "
+                                 "weights at the speed of memory (default: 0)"),
+               0, kComputeMax, kMeasured);
     plan_
         ->add_option("--experts", options_.experts,
                      "Experts that a token uses in each layer (default: as config.json says)")

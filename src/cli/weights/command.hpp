@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace CLI {
@@ -15,13 +16,15 @@ namespace penstock::cli {
 
 struct WeightsOptions {
     std::vector<std::string> folders;
-    std::string memory;         ///< bytes
+    std::uint64_t memory = 0;   ///< bytes
     std::string rate;           ///< bytes a second, or "measured"; empty: no seconds
     std::string compute;        ///< seconds of a token in memory, or "measured"; empty: 0
     std::uint64_t experts = 0;  ///< that a token uses in a layer; 0: as config.json says
     std::uint32_t slots = 2;
     std::string json;
 };
+
+inline constexpr std::string_view kMeasured = "measured";
 
 class WeightsCommand {
 public:

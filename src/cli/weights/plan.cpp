@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Command plan: what a budget keeps in memory and reads, a line a group of layers.
-#include "base/raise.hpp"
 #include "base/text/units.hpp"
 #include "cli/weights/command.hpp"
 #include "format/fault.hpp"
@@ -13,7 +12,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -28,44 +26,11 @@ namespace {
 
 using base::format_bytes;
 
-constexpr std::string_view kMeasured = "measured";
 constexpr std::size_t kNameWidth = 34;
 
-// "3GB/s" and "3GB" in bytes a second; 0 where none is given.
-double given_rate(const std::string& word) {
-    if (word.empty() || word == kMeasured) {
-        return 0;
-    }
-    std::string_view bytes = word;
-    if (bytes.ends_with("/s")) {
-        bytes.remove_suffix(2);
-    }
-    const auto rate = base::parse_bytes(bytes);
-    if (!rate || *rate == 0) {
-        base::raise(base::error(
-            ErrorCode::kInvalidArgument, "plan",
-            fmt::format("--rate: got '{}'; expected bytes a second such as 3GB/s, or measured",
-                        format::escaped(word))));
-    }
-    return static_cast<double>(*rate);
-}
-
-// Seconds of computing a token; 0 where none are given.
-double given_compute(const std::string& word) {
-    if (word.empty() || word == kMeasured) {
-        return 0;
-    }
-    constexpr double kSecondsMax = 1e6;
-    double seconds = -1;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), seconds);
-    if (error != std::errc() || end != word.data() + word.size() || !(seconds >= 0) ||
-        seconds > kSecondsMax) {
-        base::raise(base::error(
-            ErrorCode::kInvalidArgument, "plan",
-            fmt::format("--compute: got '{}'; expected seconds from 0 to 1000000, or measured",
-                        format::escaped(word))));
-    }
-    return seconds;
+// The number that an option's word was replaced by; 0 for "measured" and where none is given.
+double given(const std::string& word) {
+    return base::parse_seconds(word).value_or(0);
 }
 
 struct Speed {
@@ -238,12 +203,6 @@ std::vector<std::string> folders_of(Engine& engine, std::vector<std::string> fol
 }  // namespace
 
 int weights_plan(const WeightsOptions& options, std::span<const std::string> command) {
-    const auto memory = base::parse_bytes(options.memory);
-    if (!memory) {
-        base::raise(base::error(ErrorCode::kInvalidArgument, "plan",
-                                "--memory: " + memory.error().message));
-    }
-    const Speed given{given_rate(options.rate), given_compute(options.compute)};
     report::JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     const auto engine = std::make_shared<Engine>();
@@ -253,10 +212,12 @@ int weights_plan(const WeightsOptions& options, std::span<const std::string> com
     if (experts == 0 && !find_expert_layers(model.table).empty()) {
         experts = find_experts_per_token(*engine, folders);
     }
-    const WeightForecast forecast = forecast_weights(model.table, *memory, options.slots, experts);
+    const WeightForecast forecast =
+        forecast_weights(model.table, options.memory, options.slots, experts);
     print_plan(out, model, forecast);
     report::flush(out);
-    const Speed speed = speed_of(given, options, *engine, model, forecast);
+    const Speed speed =
+        speed_of({given(options.rate), given(options.compute)}, options, *engine, model, forecast);
     print_speed(out, options, forecast, speed);
     report::flush(out);
     nlohmann::ordered_json words = nlohmann::ordered_json::array({"penstock"});
