@@ -36,9 +36,11 @@ struct WeightFolders {
     std::vector<std::vector<std::string>> copies;
 };
 
-/// Finds `model.safetensors.index.json`, else the only index, else the only `.safetensors` of the
-/// folders, and each shard in all folders that have it. Reads headers and no tensor. A single name
-/// may also be that of a file or an index. Throws Error: kInvalidArgument if nothing is found, if a
+/// Finds `model.safetensors.index.json`, else the only index, else `model.safetensors`, else the
+/// only `.safetensors` of the folders, and each shard in all folders that have it; the names of
+/// diffusers (`diffusion_pytorch_model`) count as `model` does, and the folder of a pipeline means
+/// that of its transformer, unet or prior. Reads headers and no tensor. A single name may also be
+/// that of a file or an index. Throws Error: kInvalidArgument if nothing is found, if a
 /// shard is in no folder, and, with both names, if copies differ in their size or header; otherwise
 /// as inspect(). Blocks; thread-safe.
 [[nodiscard]] PENSTOCK_API WeightFolders

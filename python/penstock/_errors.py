@@ -164,10 +164,10 @@ def _folder(path: str, verb: str) -> str:
         return f"{verb}: '{path}' is a checkpoint of a store; penstock.Checkpoint({path!r}).load() loads it"
     if any(_CHECKPOINT.fullmatch(name) for name in names):
         return f"{verb}: '{path}' is the folder of a store; penstock.CheckpointStore({path!r}).load() loads its newest"
-    for ending in (".safetensors.index.json", ".safetensors", ".pt", ".pth", ".bin"):
-        for name in names:
-            if name.endswith(ending):
-                return f"{verb}: '{path}' is a folder; give the path of a file, such as '{_os.path.join(path, name)}'"
+    from penstock import _core
+
+    if names and (file := _core.tensors_in(path)):
+        return f"{verb}: '{path}' is a folder; give the path of a file, such as '{file}'"
     return f"{verb}: '{path}' is a folder, and has no checkpoint in it; give the path of a file"
 
 

@@ -512,7 +512,7 @@ def test_a_damaged_shard_of_torch_save_is_found(tmp_path):
 
 def test_the_advice_for_shards_of_torch_save_converts_all(tmp_path):
     save_bin(tmp_path)
-    with pytest.raises(FileNotFoundError, match="has no .safetensors file") as error:
+    with pytest.raises(ValueError, match="has no .safetensors file") as error:
         penstock.stream(torch.nn.Linear(1, 1), tmp_path, memory="1MiB")
     command = re.search(r"`penstock ([^`]*)`", str(error.value))[1].split()
     subprocess.run([sys.executable, "-m", "penstock", *command], check=True, capture_output=True)

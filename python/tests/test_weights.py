@@ -501,7 +501,7 @@ def test_wrong_models_are_refused_by_name(saved, tmp_path):
     for wrong in ({"memory": 1.5}, {"memory": "much"}, {"memory": total, "slots": 1}):
         with pytest.raises((TypeError, ValueError), match="stream: (memory|slots)"):
             penstock.stream(on_meta(), path, **wrong)
-    with pytest.raises(FileNotFoundError, match="has no .safetensors file"):
+    with pytest.raises(ValueError, match="has no .safetensors file"):
         (tmp_path / "empty").mkdir()
         penstock.stream(on_meta(), tmp_path / "empty", memory=total)
     model = penstock.stream(on_meta(), path, memory=total)

@@ -133,5 +133,5 @@ def test_wrong_arguments_are_named(saved, tmp_path):
     with pytest.raises(TypeError, match="plan: memory"):
         penstock.weights.plan(folder, 1.5)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="there is no .safetensors file"):
+    with pytest.raises(ValueError, match="has no .safetensors file"):
         penstock.weights.plan(tmp_path / "empty", total)

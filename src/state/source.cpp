@@ -3,11 +3,8 @@
 
 #include "base/handles.hpp"
 #include "base/path.hpp"
-#include "base/raise.hpp"
 #include "state/model_folder.hpp"
 #include "state/stored_rows.hpp"
-
-#include <fmt/format.h>
 
 #include <utility>
 
@@ -19,12 +16,9 @@ bool is_folder(const FileSystem& files, const std::string& path) {
     return files.status(files.resolve(path)).kind == FileKind::kFolder;
 }
 
-std::string model_in(const FileSystem& files, const std::string& folder) {
-    if (const auto name = model_file(files, {&folder, 1})) {
-        return base::join(folder, *name);
-    }
-    base::raise(base::error(ErrorCode::kInvalidArgument, "open",
-                            fmt::format("this is a folder, and {}", kNoModelFile), folder));
+std::string model_in(const FileSystem& files, const std::string& path) {
+    const std::string folder = model_folder(files, path);
+    return base::join(folder, the_model_file(files, {&folder, 1}));
 }
 
 }  // namespace

@@ -155,7 +155,7 @@ TEST_F(WeightFoldersTest, WhatIsInNoFolderIsNamed) {
     std::filesystem::create_directory(folder_ / "empty");
     EXPECT_THAT(
         error_of([&] { static_cast<void>(inspect_folders(engine_, {folder_ / "empty"})); }).what(),
-        HasSubstr("there is no .safetensors file"));
+        HasSubstr("this folder has no .safetensors file"));
     EXPECT_THAT(error_of([&] { static_cast<void>(inspect_folders(engine_, {})); }).what(),
                 HasSubstr("the list of folders is empty"));
 }

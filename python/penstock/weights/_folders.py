@@ -17,7 +17,6 @@ from penstock import _core, _errors, _state
 from penstock._arguments import got, local_path
 
 _HUB_NAME = re.compile(r"[\w.-]*\w[\w.-]*/[\w.-]*\w[\w.-]*")
-_LARGEST = ("transformer", "unet", "prior")  # of the models of a pipeline, the one that runs in each step
 _SAMPLES, _SAMPLE_BYTES = 8, 4096  # of each copy of a file
 
 
@@ -30,11 +29,9 @@ def paths_of(folder: Any, verb: str) -> list[Path]:
 
 
 def component(folder: Path, always: bool = False) -> Path:
-    """Of the folder of a pipeline of diffusers, the folder of its largest model: it has a model_index.json, and a
-    folder for each model. Another folder as it is. One that has weights of its own is divided only `always`."""
-    if not (folder / "model_index.json").is_file() or (not always and _core.model_file(folder) is not None):
-        return folder
-    return next((folder / name for name in _LARGEST if (folder / name / "config.json").is_file()), folder)
+    """Of the folder of a pipeline of diffusers, the folder of its largest model. Another folder as it is. One that has
+    weights of its own is divided only `always`."""
+    return Path(_core.model_folder(folder, always))
 
 
 def _path(one: Any, verb: str) -> Path:
@@ -66,33 +63,7 @@ def _cached(name: str, verb: str) -> Path:
 
 def weights_in(folder: Path) -> Path:
     """The file with the names of all weights of a folder: its index, or its only file of tensors."""
-    if not folder.is_dir():
-        return folder
-    name = _core.model_file(folder)
-    if name is not None:
-        return folder / name
-    raise FileNotFoundError(f"stream: '{folder}' {_lacking(folder)}")
-
-
-def _lacking(folder: Path) -> str:
-    """The reason why no file of a folder has the names of all weights."""
-    several = [path.name for path in sorted(folder.glob("*.safetensors"))]
-    if several:
-        more = ", ..." if len(several) > 3 else ""
-        return (
-            f"has {len(several)} .safetensors files ({', '.join(several[:3])}{more}) and no index that says which "
-            "tensors are where; give the path of one of them, or add the model.safetensors.index.json"
-        )
-    others = [path for path in sorted(folder.iterdir()) if path.suffix in (".bin", ".pt", ".pth")]
-    for index in sorted(folder.glob("*.bin.index.json")):
-        made = folder / "model.safetensors.index.json"
-        return f"has no .safetensors file; `penstock checkpoint convert {index} {made}` makes them of its .bin shards"
-    if others:
-        return (
-            f"has no .safetensors file; `penstock checkpoint convert {others[0]} {folder / 'model.safetensors'}` makes "
-            "one of it"
-        )
-    return "has no .safetensors file; give the folder or the file that has the weights"
+    return folder / _core.model_file(folder) if folder.is_dir() else folder
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock import _arguments, _core
 from penstock._arguments import got, seconds, size, whole
-from penstock.weights._folders import Folders, component, paths_of, shards_named
+from penstock.weights._folders import Folders, paths_of, shards_named
 
 _PRODUCTS_S = 0.3
 _PRODUCTS_BYTES = 256 << 20  # weights that are used in turn: too many for a cache
@@ -108,7 +108,7 @@ def plan(
         number = 0.0 if rate is None else -1.0
     else:
         number = _rate(_core.parse_rate(rate, "plan: rate") if isinstance(rate, str) else rate)
-    paths = [component(path) for path in paths_of(folder, "plan")]
+    paths = paths_of(folder, "plan")
     memory, slots = size("plan", "memory", memory), whole("plan", "slots", slots, 2, 1024)
     if experts is not None:
         experts = whole("plan", "experts", experts, 1, 1 << 32)

@@ -121,7 +121,8 @@ std::unique_ptr<state::Source> open_source(const std::shared_ptr<Engine>& engine
         if (is_there(files, base::join(path, kManifestName))) {
             return std::make_unique<StoredSource>(engine, files, path, cache);
         }
-        if (!state::model_file(files, {&path, 1})) {
+        const std::string folder = state::model_folder(files, path);
+        if (!state::model_file(files, {&folder, 1})) {
             wrong_path(
                 path,
                 "there are no checkpoints in this folder, and it is not one itself (it has no "

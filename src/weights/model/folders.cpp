@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/path.hpp"
 #include "base/raise.hpp"
-#include "base/text/units.hpp"
 #include "format/fault.hpp"
 #include "format/shard_index.hpp"
 #include "state/model_folder.hpp"
@@ -48,13 +47,6 @@ std::optional<FileStatus> status_of(const FileSystem& files, const std::string& 
         }
         throw;
     }
-}
-
-std::string main_name(const FileSystem& files, const std::vector<std::string>& folders) {
-    if (auto name = state::model_file(files, folders)) {
-        return std::move(*name);
-    }
-    refuse(state::kNoModelFile, folders[0]);
 }
 
 bool is_same(const TensorEntry& a, const TensorEntry& b) {
@@ -214,18 +206,22 @@ WeightFolders inspect_folders(const std::shared_ptr<Engine>& engine,
     if (folders.size() == 1 && !is_folder(files, folders[0])) {
         return of_one(engine, folders[0], files);
     }
-    const std::string name = main_name(files, folders);
-    if (folders.size() == 1) {
-        return of_one(engine, base::join(folders[0], name), files);
+    std::vector<std::string> places;
+    for (const std::string& folder : folders) {
+        places.push_back(state::model_folder(files, folder));
     }
-    Finder finder(engine, folders, files);
+    const std::string name = state::the_model_file(files, places);
+    if (places.size() == 1) {
+        return of_one(engine, base::join(places[0], name), files);
+    }
+    Finder finder(engine, places, files);
     WeightFolders out;
     if (!name.ends_with(format::kIndexSuffix)) {
         out.table = finder.shard(name, out);
         return out;
     }
     out.table.kind = TableKind::kIndex;
-    out.table.path = base::join(folders[0], name);
+    out.table.path = base::join(places[0], name);
     const ShardIndex index = finder.index(name);
     std::set<std::string_view> known;
     for (const auto& [tensor, shard] : index.weight_map) {

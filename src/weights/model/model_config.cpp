@@ -3,6 +3,7 @@
 #include "base/path.hpp"
 #include "base/raise.hpp"
 #include "format/json.hpp"
+#include "state/model_folder.hpp"
 #include "weights/model/small_file.hpp"
 
 #include <penstock/weights.hpp>
@@ -66,7 +67,8 @@ std::uint64_t count_in(const std::string& text, const std::string& path) {
 std::uint64_t find_experts_per_token(Engine& engine, std::span<const std::string> folders,
                                      const FileSystem& files) {
     for (const std::string& folder : folders) {
-        for (const std::string& place : {folder, base::folder_of(folder)}) {
+        for (const std::string& place :
+             {state::model_folder(files, folder), base::folder_of(folder)}) {
             const std::string path = base::join(place, "config.json");
             if (const std::optional<std::string> text =
                     weights::text_of(engine, files, path, kConfigBytesMax)) {
