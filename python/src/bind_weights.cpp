@@ -450,6 +450,14 @@ void bind_weights(nb::module_& m) {
         },
         nb::arg("folder"), "Private.", nb::sig("def model_file(folder: typing.Any) -> str"));
     m.def(
+        "tensors_in",
+        [](nb::handle folder) {
+            const std::string path = path_bytes(folder, "folder", "");
+            const auto found = state::tensors_in(FileSystem::local(), path);
+            return found ? path_object(*found) : nb::none();
+        },
+        nb::arg("folder"), "Private.", nb::sig("def tensors_in(folder: typing.Any) -> str | None"));
+    m.def(
         "model_folder",
         [](nb::handle folder, bool always) {
             const std::string path = path_bytes(folder, "folder", "");

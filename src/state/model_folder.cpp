@@ -154,4 +154,22 @@ std::string model_folder(const FileSystem& files, const std::string& folder, boo
     return folder;
 }
 
+std::optional<std::string> tensors_in(const FileSystem& files, const std::string& folder) {
+    const std::string model = model_folder(files, folder);
+    if (const auto name = model_file(files, {&model, 1})) {
+        return base::join(model, *name);
+    }
+    const std::vector<std::string> all = files.list(folder);
+    const Names names(all.begin(), all.end());
+    for (const std::string_view suffix : {kTensorsSuffix, std::string_view(".pt"),
+                                          std::string_view(".pth"), std::string_view(".bin")}) {
+        for (const std::string& name : names) {
+            if (name.ends_with(suffix)) {
+                return base::join(folder, name);
+            }
+        }
+    }
+    return std::nullopt;
+}
+
 }  // namespace penstock::state

@@ -27,4 +27,9 @@ namespace penstock::state {
 [[nodiscard]] std::string model_folder(const FileSystem& files, const std::string& folder,
                                        bool always = false);
 
+/// The path of the model_file() of a model_folder(); else of any file of tensors; else nothing. For
+/// advice.
+[[nodiscard]] std::optional<std::string> tensors_in(const FileSystem& files,
+                                                    const std::string& folder);
+
 }  // namespace penstock::state

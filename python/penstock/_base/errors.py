@@ -152,19 +152,6 @@ def folder_given(path: str, verb: str) -> BaseException:
     return from_core(_SYSTEM, _folder(path, verb), _errno.EISDIR, verb, path, None)
 
 
-def _file_in(path: str, names: list[str]) -> str | None:
-    """The file that stands for the model of a folder; else any file of tensors."""
-    from penstock import _core
-
-    try:
-        folder = _core.model_folder(path, False)
-        return _os.path.join(folder, _core.model_file(folder))
-    except (ValueError, OSError):
-        endings = (".safetensors", ".pt", ".pth", ".bin")
-        found = (name for ending in endings for name in names if name.endswith(ending))
-        return next((_os.path.join(path, name) for name in found), None)
-
-
 def _folder(path: str, verb: str) -> str:
     """Describes the content of a folder that was given for a file, and the call that takes it."""
     try:
@@ -175,7 +162,9 @@ def _folder(path: str, verb: str) -> str:
         return f"{verb}: '{path}' is a checkpoint of a store; penstock.Checkpoint({path!r}).load() loads it"
     if any(_CHECKPOINT.fullmatch(name) for name in names):
         return f"{verb}: '{path}' is the folder of a store; penstock.CheckpointStore({path!r}).load() loads its newest"
-    if file := _file_in(path, names):
+    from penstock import _core
+
+    if names and (file := _core.tensors_in(path)):
         return f"{verb}: '{path}' is a folder; give the path of a file, such as '{file}'"
     return f"{verb}: '{path}' is a folder, and has no checkpoint in it; give the path of a file"
 
