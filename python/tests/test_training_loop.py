@@ -333,7 +333,8 @@ def test_step_overlap_every_and_errors(tmp_path, full_disk):
         with pytest.warns(RuntimeWarning, match="training goes on"), pytest.raises(OSError):  # the last one
             with penstock.StepOverlap(store, optimizer, lambda: {"big": big}) as overlap:
                 run()
-        assert overlap.failures == 6 and store.list() == []
+        # A save that fails just before the next one begins keeps that from beginning.
+        assert overlap.failures == overlap.saves > 2 and store.list() == []
         with pytest.warns(RuntimeWarning, match="the last save of StepOverlap failed"), pytest.raises(KeyError):
             with penstock.StepOverlap(store, optimizer, lambda: {"big": big}, every=6) as overlap:
                 run()

@@ -86,7 +86,7 @@ Stick kept(int number, StuckCall call, const std::string& file) {
     };
 }
 
-void write_text(const std::string& path, const std::string& text) {
+void put_text(const std::string& path, const std::string& text) {
     std::ofstream(path) << text;
 }
 
@@ -108,20 +108,20 @@ std::vector<Kind> kinds() {
         add(of + "Loop", replaced(file, make_loop)).is_removable = goes;
         add(of + "Folder", replaced(file, make_folder)).is_removable = goes;
         add(of + "Missing", replaced(file, make_nothing)).is_removable = goes;
-        add(of + "Empty", replaced(file, [](auto& path) { write_text(path, ""); })).is_removable =
+        add(of + "Empty", replaced(file, [](auto& path) { put_text(path, ""); })).is_removable =
             goes;
-        add(of + "Garbage", replaced(file, [](auto& path) { write_text(path, "{]"); }))
-            .is_removable = goes;
+        add(of + "Garbage", replaced(file, [](auto& path) { put_text(path, "{]"); })).is_removable =
+            goes;
     }
     add("ManifestHuge", replaced(kManifest, [](const std::string& path) {
-            write_text(path, "{");
+            put_text(path, "{");
             fs::resize_file(path, std::uintmax_t{3} << 30);  // sparse
         }));
     add("ManifestNewer", [](const std::string& path, test::Refuse&) {
-        write_text(path + "/manifest.json", R"({"penstock_manifest":999})");
+        put_text(path + "/manifest.json", R"({"penstock_manifest":999})");
     });
     add("PathFifo", replaced("", make_fifo));
-    add("PathFile", replaced("", [](auto& path) { write_text(path, "x"); }));
+    add("PathFile", replaced("", [](auto& path) { put_text(path, "x"); }));
     add("PathDangling", replaced("", make_dangling));
     add("PathLoop", replaced("", make_loop));
     add("PathEmptyFolder", replaced("", make_folder));
