@@ -445,7 +445,12 @@ void bind_store(nb::module_& m) {
                  return out;
              })
         .def("wait",
-             [](StoreObject& self, double timeout_s) { return self.saver.wait_idle(timeout_s); })
+             [](StoreObject& self, double timeout_s) {
+                 if (timeout_s < 0) {
+                     self.check_wait_ends();
+                 }
+                 return self.saver.wait_idle(timeout_s);
+             })
         .def("in_flight", [](StoreObject& self) { return self.saver.queue().in_flight(); })
         .def("raise_failure", [](StoreObject& self) { self.saver.raise_failure({}); })
         .def("host_memory",
@@ -457,6 +462,7 @@ void bind_store(nb::module_& m) {
         .def(
             "close",
             [](StoreObject& self, bool raise) {
+                self.check_wait_ends();
                 self.close(raise ? Saver::Failures::kRaise : Saver::Failures::kWarn);
             },
             nb::arg("raise_errors"));

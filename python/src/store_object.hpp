@@ -83,12 +83,26 @@ struct StoreObject {
                             writer));
         }
         writer = ::getpid();
-        if (saving == std::this_thread::get_id()) {
-            raise_value(
-                "store: the progress function of a save of this store called this; call it when "
-                "that save has returned");
+        if (is_inside()) {
+            refuse_inside();
         }
         return own;
+    }
+
+    /// For who waits for the saves in flight: none of them can begin before the save returns whose
+    /// progress function this thread is in.
+    void check_wait_ends() {
+        if (is_inside() && saver.queue().in_flight() != 0) {
+            refuse_inside();
+        }
+    }
+
+    [[nodiscard]] bool is_inside() const { return saving == std::this_thread::get_id(); }
+
+    [[noreturn]] static void refuse_inside() {
+        raise_value(
+            "store: the progress function of a save of this store called this; call it when that "
+            "save has returned");
     }
 
     static std::shared_ptr<CheckpointStore> made(const std::shared_ptr<Engine>& engine,

@@ -3,6 +3,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import penstock
@@ -255,6 +256,28 @@ def test_a_progress_function_that_saves_to_its_own_store_gets_an_error(store):
     store.save(state, step=1, progress=tries)
     assert len(refused) == 4 and [info.step for info in store.list()] == [1]
     store.save(state, step=2)
+
+
+def test_a_progress_function_does_not_wait_for_saves_that_come_after_its_own(store):
+    """They begin when that save has returned: it would wait for itself."""
+    state = {"w": torch.ones(1_000_000)}
+    refused = []
+
+    def tries(*_):
+        if refused:
+            return
+        other = threading.Thread(target=store.save_async, args=(state, 2))
+        other.start()
+        other.join()
+        for call in (store.wait, store.close):
+            with pytest.raises(ValueError, match="progress function of a save of this store called this"):
+                call()
+            refused.append(call)
+        assert not store.wait(timeout=0)
+
+    store.save(state, step=1, progress=tries)
+    assert len(refused) == 2 and store.wait()
+    assert [info.step for info in store.list()] == [1, 2]
 
 
 # ---- in every step
