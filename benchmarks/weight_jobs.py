@@ -149,6 +149,9 @@ def devices(arguments):
 # ---- one memory limit for both ----
 
 _NO_LIMIT = 1 << 50
+# What a stream takes that is no weight, as docs/weights.md says: buffers of the reads, and the tables of pages.
+_READS = 8 << 20
+_PAGE_TABLES = 512
 
 
 def _in_group(arguments, way, limit=0, seconds_max=None):
@@ -233,14 +236,16 @@ def child(arguments):
 
 def capped(arguments):
     """Seconds of --tokens=4 in a control group whose memory is --cap=0.7 of the weights and what the process needs
-    without them; --way=ours, with that share as its budget, map or accelerate; --model=mixture. --way=zero has no
-    limit: it keeps no weight in memory, and to load takes more than that. Handicaps `nothing_resident`, and
+    without them; --way=ours, with a budget that leaves room in that share for what a stream takes that is no weight,
+    map or accelerate; --model=mixture. --way=zero has no limit: it keeps no weight in memory, and to load takes more
+    than that. Handicaps `nothing_resident`, and
     `whole_layers`: experts are read with their layer."""
     folder, shards = _model(arguments)
     share = int(float(arguments.get("cap", "0.7")) * models.weight_bytes(shards))
     _in_group(arguments, "meta")  # libraries come into the page cache, and are charged to nobody below
     process = _in_group(arguments, "meta", _NO_LIMIT)["charged"]
-    memory = models.least_memory(folder) if arguments.get("handicap") == "nothing_resident" else share
+    budget = share - share // _PAGE_TABLES - _READS
+    memory = models.least_memory(folder) if arguments.get("handicap") == "nothing_resident" else budget
     whole = {"whole": "1"} if arguments.get("handicap") == "whole_layers" else {}
     limit = 0 if arguments["way"] == "zero" else share + process
     found = _in_group({**arguments, **whole, "memory": memory}, arguments["way"], limit)
