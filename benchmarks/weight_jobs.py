@@ -238,8 +238,7 @@ def capped(arguments):
     """Seconds of --tokens=4 in a control group whose memory is --cap=0.7 of the weights and what the process needs
     without them; --way=ours, with a budget that leaves room in that share for what a stream takes that is no weight,
     map or accelerate; --model=mixture. --way=zero has no limit: it keeps no weight in memory, and to load takes more
-    than that. Handicaps `nothing_resident`, and
-    `whole_layers`: experts are read with their layer."""
+    than that. Handicaps `nothing_resident`, and `whole_layers`: experts are read with their layer."""
     folder, shards = _model(arguments)
     share = int(float(arguments.get("cap", "0.7")) * models.weight_bytes(shards))
     _in_group(arguments, "meta")  # libraries come into the page cache, and are charged to nobody below

@@ -15,16 +15,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 _LARGE_BYTES = 64 << 20  # more than this is not given memory, not even until it becomes a parameter
-# From here on a tensor gets a mapping of its own, which the kernel takes back when the tensor becomes a parameter.
-# malloc() would keep it: others use what lies between aligned blocks, so the next block does not fit where the last one
-# was. A model of 2 GB left 1.5 GB of such gaps, which computing then filled with pages, outside the budget.
+# From here on torch.empty(), which makes parameters, gives a mapping of its own. The kernel takes it back when the
+# tensor becomes a parameter. malloc() would keep it: others use what lies between aligned blocks, so the next block
+# does not fit where the last one was. A model of 2 GB left 1.5 GB of such gaps, which computing then filled with pages,
+# outside the budget.
 _MAPPED_BYTES = 128 << 10
 _MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
 
 
 class _SmallInMemory(TorchFunctionMode):
-    """New tensors are on the CPU: small ones in memory of malloc(), others in mappings of their own. Large ones are on
-    the meta device."""
+    """New tensors are on the CPU, large ones on the meta device."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -32,9 +32,9 @@ class _SmallInMemory(TorchFunctionMode):
             outline = function(*args, **{**kwargs, "device": "meta"})
             if outline.nbytes > _LARGE_BYTES:
                 return outline
-            plain = function in (torch.empty, torch.zeros) and kwargs.keys() <= {"dtype", "device"}
+            plain = function is torch.empty and kwargs.keys() <= {"dtype", "device"}
             if plain and outline.nbytes >= _MAPPED_BYTES:
-                memory = mmap.mmap(-1, outline.nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # of zeros
+                memory = mmap.mmap(-1, outline.nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
                 return torch.frombuffer(memory, dtype=outline.dtype).view(outline.shape)
         return function(*args, **kwargs)
 
