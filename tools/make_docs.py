@@ -29,6 +29,7 @@ PAGES = {
         "docs/quickstart.md",
         "docs/python.md",
         "docs/checkpoint.md",
+        "docs/ranks.md",
         "docs/deepnvme.md",
         "docs/lightning.md",
         "docs/transformers.md",

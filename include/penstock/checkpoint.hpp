@@ -18,6 +18,7 @@
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
 #include <penstock/gpu.hpp>
+#include <penstock/ranks.hpp>
 #include <penstock/types.hpp>
 
 #include <chrono>
@@ -82,6 +83,8 @@ struct StateTensor {
     /// The memory is a copy, which nobody changes before the save is done: changes are not looked
     /// for.
     bool is_copy = false;
+    /// Of a slice that several ranks have: its number among their copies. Only number 0 is written.
+    std::uint32_t copy = 0;
 };
 
 /// A state: tensors, and the structure around them, as a JSON text (docs/formats.md, "The
@@ -135,6 +138,15 @@ struct StoreOptions {
     /// How long save() waits for another process that writes to the same folder.
     std::uint32_t lock_wait_ms = 10'000;
     CachePolicy cache = CachePolicy::kAuto;  ///< for reads, as in Checkpoint
+    /// The ranks that save. Each of them calls each save, with the same step, structure and whole
+    /// tensors; tensors with a global_shape are each rank's own. Every rank writes a share. Rank 0
+    /// holds the lock, decides, commits and removes; save() returns on no rank before the commit,
+    /// and throws the same error on all if one of them fails. All ranks open their stores in the
+    /// same order.
+    Ranks ranks = {};
+    /// A rank that does not move for so long has failed: the save ends, and its error names the
+    /// rank. A slow rank is waited for.
+    std::uint32_t rank_wait_ms = 300'000;
 };
 
 /// The description of a checkpoint, read without its tensors.

@@ -13,6 +13,7 @@
 #include <penstock/memory.hpp>
 #include <penstock/plan.hpp>
 #include <penstock/plan_model.hpp>
+#include <penstock/ranks.hpp>
 #include <penstock/state_file.hpp>
 #include <penstock/tensor.hpp>
 #include <penstock/tensor_table.hpp>

@@ -73,7 +73,7 @@ bool is_file(const Folder& folder, std::string_view name) {
 // Names that a save makes in the folder of a checkpoint.
 bool is_name_of_a_save(std::string_view name) {
     return name == kManifestName || name == format::kShardIndexName || name == kPinnedName ||
-           is_shard_name(name);
+           is_shard_name(name) || is_share_name(name);
 }
 
 // Whether a save or a removal of that checkpoint makes this name. A copy of it has another.

@@ -29,6 +29,7 @@ constexpr std::size_t kGenerationDigits = 8;
 constexpr std::string_view kShardPrefix = "shard-";
 constexpr std::string_view kShardSuffix = ".safetensors";
 constexpr std::size_t kShardDigits = 5;
+constexpr std::string_view kSharePrefix = ".share-";
 
 std::optional<std::uint64_t> number(std::string_view digits) {
     std::uint64_t value = 0;
@@ -124,8 +125,17 @@ std::optional<std::uint64_t> hidden_generation(std::string_view name) {
                : std::nullopt;
 }
 
-std::string shard_name(std::uint32_t number) {
+std::string shard_name(std::uint64_t number) {
     return fmt::format("{}{:0{}}{}", kShardPrefix, number, kShardDigits, kShardSuffix);
+}
+
+std::string share_name(std::uint32_t rank) {
+    return fmt::format("{}{:0{}}", kSharePrefix, rank, kShardDigits);
+}
+
+bool is_share_name(std::string_view name) {
+    return name.starts_with(kSharePrefix) && name.size() >= kSharePrefix.size() + kShardDigits &&
+           name.find_first_not_of("0123456789", kSharePrefix.size()) == std::string_view::npos;
 }
 
 bool is_shard_name(std::string_view name) {
@@ -203,8 +213,8 @@ File open_part(const FileSystem& files, const std::string& path, const FileOptio
 }
 
 std::string read_manifest_text(Engine& engine, const FileSystem& files,
-                               const std::string& checkpoint) {
-    const std::string path = join(checkpoint, kManifestName);
+                               const std::string& checkpoint, std::string_view name) {
+    const std::string path = join(checkpoint, name);
     // Through the page cache: most are small, and a process that lists a store reads them again.
     const File file = open_part(files, path, {.cache = CachePolicy::kCached});
     const std::uint64_t bytes = file.size();

@@ -60,8 +60,11 @@ struct FolderScan {
 [[nodiscard]] std::optional<std::uint64_t> hidden_generation(std::string_view name);
 
 /// "shard-00007.safetensors"
-[[nodiscard]] std::string shard_name(std::uint32_t number);
+[[nodiscard]] std::string shard_name(std::uint64_t number);
 [[nodiscard]] bool is_shard_name(std::string_view name);
+/// ".share-00002": what a rank wrote, until the manifest has it.
+[[nodiscard]] std::string share_name(std::uint32_t rank);
+[[nodiscard]] bool is_share_name(std::string_view name);
 
 [[nodiscard]] FolderScan scan_names(std::vector<std::string> names);
 /// The checkpoints of a generation: none, one, or, where a folder was copied or renamed by hand,
@@ -77,9 +80,10 @@ struct FolderScan {
 /// its place.
 [[nodiscard]] File open_part(const FileSystem& files, const std::string& path,
                              const FileOptions& options = {});
-/// Throws Error.
+/// Throws Error. `name`: of a file with a manifest.
 [[nodiscard]] std::string read_manifest_text(Engine& engine, const FileSystem& files,
-                                             const std::string& checkpoint);
+                                             const std::string& checkpoint,
+                                             std::string_view name = kManifestName);
 /// Throws Error; kDamaged if it cannot be parsed.
 [[nodiscard]] Manifest read_manifest(Engine& engine, const FileSystem& files,
                                      const std::string& checkpoint);

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/keep/unfinished.hpp"
 
+#include "base/assert.hpp"
 #include "base/path.hpp"
 #include "base/text/hex.hpp"
 #include "store/identity/parts_name.hpp"
 #include "store/keep/removal.hpp"
 #include "store/keep/store_folder.hpp"
 
+#include <fmt/format.h>
+
+#include <cerrno>
 #include <exception>
 #include <utility>
 
@@ -22,25 +26,40 @@ std::string hidden_name(std::uint64_t generation, std::uint64_t random) {
 
 }  // namespace
 
+void UnfinishedFolder::make_shard_folder(std::uint32_t folder) {
+    PENSTOCK_ASSERT(!names_.written[folder].empty());
+}
+
+std::string UnfinishedFolder::shard_path(std::uint32_t folder, const std::string& file) {
+    make_shard_folder(folder);
+    return join(names_.written[folder], file);
+}
+
+void UnfinishedFolder::point_to(std::uint32_t folder, const std::string& file) {
+    if (folder != 0) {
+        make_shard_folder(folder);
+        files_.symbolic_link(join(names_.named[folder], file), join(path(), file));
+    }
+}
+
 UnfinishedCheckpoint::UnfinishedCheckpoint(Engine& engine, const FileSystem& files,
                                            const std::vector<std::string>& folders,
                                            const Ownership& owner,
                                            const std::function<std::uint64_t()>& random,
                                            std::uint64_t generation, std::string name)
-    : engine_(engine),
-      files_(files),
-      folders_(folders),
+    : UnfinishedFolder(files, folders,
+                       {.path = join(folders.front(), hidden_name(generation, random())),
+                        .written = std::vector<std::string>(folders.size()),
+                        .named = std::vector<std::string>(folders.size())}),
+      engine_(engine),
       owner_(owner),
       random_(random),
       name_(std::move(name)),
-      named_path_(join(folders.front(), name_)),
-      path_(join(folders.front(), hidden_name(generation, random()))),
-      named_(folders.size()),
-      written_(folders.size()) {
-    named_.front() = path_;
-    written_.front() = path_;
+      named_path_(join(folders.front(), name_)) {
+    names_.named.front() = path();
+    names_.written.front() = path();
     try {
-        files_.make_folder(path_);
+        files_.make_folder(path());
     } catch (...) {
         take_away();
         throw;
@@ -54,24 +73,29 @@ UnfinishedCheckpoint::~UnfinishedCheckpoint() {
 }
 
 void UnfinishedCheckpoint::make_shard_folder(std::uint32_t folder) {
-    if (!written_[folder].empty()) {
+    if (!names_.written[folder].empty()) {
         return;
     }
     const std::string name = parts_name(name_, owner_.identity(), random_());
-    named_[folder] = join(folders_[folder], name);
-    written_[folder] = join(folders_[folder], unfinished_parts_name(name));
-    files_.make_folder(written_[folder]);
+    names_.named[folder] = join(folders_[folder], name);
+    names_.written[folder] = join(folders_[folder], unfinished_parts_name(name));
+    files_.make_folder(names_.written[folder]);
 }
 
-std::string UnfinishedCheckpoint::shard_path(std::uint32_t folder, const std::string& file) {
-    make_shard_folder(folder);
-    return join(written_[folder], file);
+void UnfinishedCheckpoint::make_shard_folders() {
+    for (std::uint32_t i = 1; i < folders_.size(); ++i) {
+        make_shard_folder(i);
+    }
 }
 
-void UnfinishedCheckpoint::point_to(std::uint32_t folder, const std::string& file) {
-    if (folder != 0) {
-        make_shard_folder(folder);
-        files_.symbolic_link(join(named_[folder], file), join(path_, file));
+void UnfinishedCheckpoint::drop_shard_folders(const std::vector<bool>& used) {
+    PENSTOCK_ASSERT(used.size() == folders_.size());
+    for (std::size_t i = 1; i < folders_.size(); ++i) {
+        if (!used[i] && !names_.written[i].empty()) {
+            files_.remove(names_.written[i]);
+            names_.written[i].clear();
+            names_.named[i].clear();
+        }
     }
 }
 
@@ -79,46 +103,73 @@ void UnfinishedCheckpoint::point_to(std::uint32_t folder, const std::string& fil
 // power cut: the manifest is durable first.
 void UnfinishedCheckpoint::name_shard_folders(const Folder& store) {
     bool is_durable = false;
-    for (std::size_t i = 1; i < written_.size(); ++i) {
-        if (written_[i].empty()) {
+    for (std::size_t i = 1; i < names_.written.size(); ++i) {
+        if (names_.written[i].empty()) {
             continue;
         }
         if (!is_durable) {
             store.sync();
             is_durable = true;
         }
-        files_.sync_folder(written_[i]);
-        files_.rename(written_[i], named_[i]);
+        files_.sync_folder(names_.written[i]);
+        files_.rename(names_.written[i], names_.named[i]);
         files_.sync_folder(folders_[i]);
     }
 }
 
-void UnfinishedCheckpoint::give_name() {
+void UnfinishedCheckpoint::give_name(bool shared) {
     // Opened before the rename: a folder that cannot be opened (no descriptor is free) must not
     // fail a save whose checkpoint has its name already.
     const Folder store = files_.open_folder(folders_.front());
-    files_.sync_folder(path_);
+    files_.sync_folder(path());
     name_shard_folders(store);
-    files_.rename(path_, named_path_);
+    files_.rename(path(), named_path_);
     has_name_ = true;
-    store.sync();
+    is_whole_ = shared;
+    try {
+        store.sync();
+    } catch (const Error& error) {
+        if (!shared) {
+            throw;
+        }
+        throw Error(error.reason(), error.system_errno(), error.operation(), error.path(),
+                    kNoOffset,
+                    fmt::format("'{}' is there, but may not survive a power cut: {}", named_path_,
+                                error.what()));
+    }
     is_whole_ = true;
 }
 
 // Leaves for the next save what cannot be removed now.
 void UnfinishedCheckpoint::take_away() noexcept {
     try {
-        std::string path = path_;
+        std::string gone = path();
         if (has_name_) {
             // The rename is done, but may not survive a power cut.
-            path = join(folders_.front(), removed_name(name_));
-            files_.rename(named_path_, path);
+            gone = join(folders_.front(), removed_name(name_));
+            files_.rename(named_path_, gone);
         }
         Remover(engine_, files_, folders_, owner_)
-            .take_away(std::string(base::last_name(path)), named_);
+            .take_away(std::string(base::last_name(gone)), names_.named);
     } catch (const std::exception&) {
         return;
     }
+}
+
+bool rename_away(const FileSystem& files, const std::string& folder, const std::string& path,
+                 std::uint64_t generation, std::uint64_t random) {
+    const Folder store = files.open_folder(folder);
+    bool was_there = true;
+    try {
+        store.rename(std::string(base::last_name(path)), hidden_name(generation, random));
+    } catch (const Error& error) {
+        if (error.system_errno() != ENOENT) {
+            throw;
+        }
+        was_there = false;
+    }
+    store.sync();
+    return was_there;
 }
 
 }  // namespace penstock::store

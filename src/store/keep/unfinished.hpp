@@ -17,11 +17,49 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::store {
 
-class UnfinishedCheckpoint {
+/// Where the files of an unfinished checkpoint lie: one entry per folder of the store.
+struct UnfinishedNames {
+    std::string path;                  ///< of the folder in the first one
+    std::vector<std::string> written;  ///< the paths that shards are written to; empty: not made
+    std::vector<std::string> named;    ///< their final paths
+};
+
+/// The folders of a checkpoint that this process did not make: those of another rank.
+class UnfinishedFolder {
+public:
+    /// All arguments outlive it.
+    UnfinishedFolder(const FileSystem& files, const std::vector<std::string>& folders,
+                     UnfinishedNames names)
+        : files_(files), folders_(folders), names_(std::move(names)) {}
+    UnfinishedFolder(const UnfinishedFolder&) = delete;
+    UnfinishedFolder& operator=(const UnfinishedFolder&) = delete;
+    virtual ~UnfinishedFolder() = default;
+
+    /// The path that it is written to.
+    [[nodiscard]] const std::string& path() const { return names_.path; }
+    [[nodiscard]] const UnfinishedNames& names() const { return names_; }
+    /// The path that a shard in one of the store's folders is written to. The first call for a
+    /// folder makes the shards' folder there.
+    [[nodiscard]] std::string shard_path(std::uint32_t folder, const std::string& file);
+    /// Makes a link to a shard in any folder but the first, as its path will be.
+    void point_to(std::uint32_t folder, const std::string& file);
+    /// The final paths of the shards' folders, one per folder of the store; empty: no shards there.
+    [[nodiscard]] std::span<const std::string> shard_folders() const { return names_.named; }
+
+protected:
+    virtual void make_shard_folder(std::uint32_t folder);
+
+    const FileSystem& files_;
+    const std::vector<std::string>& folders_;
+    UnfinishedNames names_;
+};
+
+class UnfinishedCheckpoint final : public UnfinishedFolder {
 public:
     /// Makes ".unfinished-..." for a checkpoint `name` in the first of the store's folders. All
     /// arguments outlive it. Throws Error.
@@ -29,42 +67,38 @@ public:
                          const std::vector<std::string>& folders, const Ownership& owner,
                          const std::function<std::uint64_t()>& random, std::uint64_t generation,
                          std::string name);
-    UnfinishedCheckpoint(const UnfinishedCheckpoint&) = delete;
-    UnfinishedCheckpoint& operator=(const UnfinishedCheckpoint&) = delete;
-    ~UnfinishedCheckpoint();
+    ~UnfinishedCheckpoint() override;
 
-    /// The path that it is written to.
-    [[nodiscard]] const std::string& path() const { return path_; }
     /// Its path once it has its name.
     [[nodiscard]] const std::string& named_path() const { return named_path_; }
-    /// The path that a shard in one of the store's folders is written to. The first call for a
-    /// folder makes the shards' folder there.
-    [[nodiscard]] std::string shard_path(std::uint32_t folder, const std::string& file);
-    /// Makes a link to a shard in any folder but the first, as its path will be.
-    void point_to(std::uint32_t folder, const std::string& file);
-    /// The final paths of the shards' folders, one per folder of the store; empty: no shards there.
-    [[nodiscard]] std::span<const std::string> shard_folders() const { return named_; }
+    /// For writers that cannot make them: the shards' folder in each folder of the store.
+    void make_shard_folders();
+    /// Removes the shards' folders that no manifest will name. `used`: one per folder.
+    void drop_shard_folders(const std::vector<bool>& used);
     /// Makes the folders' names durable, then gives it its own name, durably. Throws Error. It
     /// allocates nothing after the rename: lack of memory fails no save that readers can see.
-    void give_name();
+    /// `shared`: others may have found the name since the rename, and called it saved. So a sync
+    /// that fails after it takes nothing away.
+    void give_name(bool shared = false);
 
 private:
-    void make_shard_folder(std::uint32_t folder);
+    void make_shard_folder(std::uint32_t folder) override;
     void name_shard_folders(const Folder& store);
     void take_away() noexcept;
 
     Engine& engine_;
-    const FileSystem& files_;
-    const std::vector<std::string>& folders_;
     const Ownership& owner_;
     const std::function<std::uint64_t()>& random_;
     const std::string name_;
     const std::string named_path_;
-    const std::string path_;
-    std::vector<std::string> named_;    // one per folder of the store: final paths
-    std::vector<std::string> written_;  // the paths that they are written to
     bool has_name_ = false;
     bool is_whole_ = false;
 };
+
+/// Ends an unfinished checkpoint of another process, whatever that does: after this it cannot get
+/// its name. False: it had none of that path any more. Durable. Throws Error.
+[[nodiscard]] bool rename_away(const FileSystem& files, const std::string& folder,
+                               const std::string& path, std::uint64_t generation,
+                               std::uint64_t random);
 
 }  // namespace penstock::store

@@ -5,7 +5,6 @@
 #include "store/write/state_check.hpp"
 #include "stream/checksum.hpp"
 
-#include <chrono>
 #include <memory_resource>
 #include <string_view>
 #include <unordered_map>
@@ -15,9 +14,7 @@ namespace penstock::store {
 ManifestDraft::ManifestDraft(const SavePlan& plan, const std::function<std::uint64_t()>& random) {
     manifest_.generation = plan.generation;
     manifest_.step = plan.step;
-    manifest_.saved_unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                  std::chrono::system_clock::now().time_since_epoch())
-                                  .count();
+    manifest_.saved_unix_ns = plan.saved_unix_ns;
     manifest_.folders = {""};
     manifest_.structure = plan.state.structure;
     manifest_.metadata = plan.metadata;

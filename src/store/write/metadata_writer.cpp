@@ -36,7 +36,24 @@ std::uint64_t metadata_bytes(const SavePlan& plan) {
     return bytes + plan.parts.size() * 256;
 }
 
-MetadataWriter::MetadataWriter(const SavePlan& plan, const UnfinishedCheckpoint& folder,
+MetadataTexts render_texts(const Manifest& manifest) {
+    MetadataTexts texts{.index = base::unwrap(format::render_shard_index(stock_index(manifest))),
+                        .manifest = render(manifest)};
+    if (!holds_structure(texts.manifest, manifest.structure)) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint",
+                                "its structure would not come back as it is"));
+    }
+    if (texts.manifest.size() > kManifestBytesMax) {
+        base::raise(base::error(
+            ErrorCode::kInvalidArgument, "save checkpoint",
+            fmt::format("its manifest would have {} bytes, and {} are what a reader takes; save "
+                        "large values as tensors instead of text, or fewer tensors",
+                        texts.manifest.size(), kManifestBytesMax)));
+    }
+    return texts;
+}
+
+MetadataWriter::MetadataWriter(const SavePlan& plan, const UnfinishedFolder& folder,
                                ChunkSums* sums, const stream::WindowSums& written,
                                ShardWriter& writer, std::uint64_t early_bytes_max,
                                const std::function<std::uint64_t()>& random)
@@ -63,8 +80,13 @@ void MetadataWriter::begin_draft(const std::function<std::uint64_t()>& random) {
 }
 
 void MetadataWriter::make() {
-    render_texts();
-    if (manifest_text_.size() <= early_bytes_max_) {
+    drafting_.get();
+    draft_->name_folders(plan_, folder_.shard_folders());
+    if (sums_ != nullptr) {
+        draft_->fill_sums(plan_, *sums_, written_sums_);
+    }
+    texts_ = render_texts(draft_->manifest());
+    if (texts_.manifest.size() <= early_bytes_max_) {
         write();  // passes the transfers that wait for the device
     }
 }
@@ -75,38 +97,22 @@ void MetadataWriter::finish() {
     }
 }
 
-void MetadataWriter::render_texts() {
-    drafting_.get();
-    draft_->name_folders(plan_, folder_.shard_folders());
-    if (sums_ != nullptr) {
-        draft_->fill_sums(plan_, *sums_, written_sums_);
-    }
-    index_text_ = base::unwrap(format::render_shard_index(stock_index(draft_->manifest())));
-    manifest_text_ = render(draft_->manifest());
-    if (!holds_structure(manifest_text_, plan_.state.structure)) {
-        base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint",
-                                "its structure would not come back as it is"));
-    }
-    if (manifest_text_.size() > kManifestBytesMax) {
-        base::raise(base::error(
-            ErrorCode::kInvalidArgument, "save checkpoint",
-            fmt::format("its manifest would have {} bytes, and {} are what a reader takes; save "
-                        "large values as tensors instead of text, or fewer tensors",
-                        manifest_text_.size(), kManifestBytesMax)));
-    }
-}
-
 void MetadataWriter::write() {
-    writer_.write_text(join(folder_.path(), format::kShardIndexName), index_text_);
+    if (!plan_.share.name.empty()) {
+        writer_.write_text(join(folder_.path(), plan_.share.name), texts_.manifest);
+        is_written_ = true;
+        return;
+    }
+    writer_.write_text(join(folder_.path(), format::kShardIndexName), texts_.index);
     if (plan_.pinned) {
         writer_.write_text(join(folder_.path(), kPinnedName), "");
     }
-    writer_.write_text(join(folder_.path(), kManifestName), manifest_text_);
+    writer_.write_text(join(folder_.path(), kManifestName), texts_.manifest);
     is_written_ = true;
 }
 
 std::uint64_t MetadataWriter::manifest_hash() const {
-    return stream::content_hash(std::as_bytes(std::span(manifest_text_)));
+    return stream::content_hash(std::as_bytes(std::span(texts_.manifest)));
 }
 
 }  // namespace penstock::store

@@ -21,12 +21,20 @@ namespace penstock::store {
 /// Disk space that index and manifest will need, estimated; never less than they need.
 [[nodiscard]] std::uint64_t metadata_bytes(const SavePlan& plan);
 
+/// The texts of a manifest and of the index that follows from it.
+struct MetadataTexts {
+    std::string index;
+    std::string manifest;
+};
+/// Throws kInvalidArgument for a structure that would not come back, and for too large a manifest.
+[[nodiscard]] MetadataTexts render_texts(const Manifest& manifest);
+
 class MetadataWriter {
 public:
     /// All outlive it. sums: nullptr: without checksums; `written`: of what the shards got.
     /// `early_bytes_max`: a manifest of at most that many bytes is written while shards still wait
     /// for the device.
-    MetadataWriter(const SavePlan& plan, const UnfinishedCheckpoint& folder, ChunkSums* sums,
+    MetadataWriter(const SavePlan& plan, const UnfinishedFolder& folder, ChunkSums* sums,
                    const stream::WindowSums& written, ShardWriter& writer,
                    std::uint64_t early_bytes_max, const std::function<std::uint64_t()>& random);
 
@@ -42,18 +50,16 @@ public:
 
 private:
     void begin_draft(const std::function<std::uint64_t()>& random);
-    void render_texts();
     void write();
 
     const SavePlan& plan_;
-    const UnfinishedCheckpoint& folder_;
+    const UnfinishedFolder& folder_;
     ChunkSums* const sums_;
     const stream::WindowSums& written_sums_;
     ShardWriter& writer_;
     const std::uint64_t early_bytes_max_;
     std::optional<ManifestDraft> draft_;
-    std::string index_text_;
-    std::string manifest_text_;
+    MetadataTexts texts_;
     bool is_written_ = false;
     std::future<void> drafting_;  // on a thread of its own
 };

@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -85,7 +86,7 @@ void check_slices(const SaveContext& context, const SavePlan& plan) {
 }
 
 bool link(const SaveContext& context, const SavePlan& plan, const SavePart& part,
-          UnfinishedCheckpoint& folder, std::string& note) {
+          UnfinishedFolder& folder, std::string& note) {
     const LastCheckpoint& last = plan.last;
     const std::string path = folder.shard_path(part.folder, part.file);
     try {
@@ -106,41 +107,18 @@ bool link(const SaveContext& context, const SavePlan& plan, const SavePart& part
 }
 
 // Shards that cannot be linked are written: their bytes are at hand, and known to be good.
-void link_shards(const SaveContext& context, SavePlan& plan, UnfinishedCheckpoint& folder) {
+bool link_shards(const SaveContext& context, SavePlan& plan, UnfinishedFolder& folder) {
+    bool all = true;
     for (SavePart& part : plan.parts) {
         if (!part.is_written() && !link(context, plan, part, folder, plan.note)) {
             write_instead(plan, part);
+            all = false;
         }
     }
+    return all;
 }
 
-// Throws ENOSPC where there is no room.
-void place(const SaveContext& context, SavePlan& plan) {
-    std::vector<FolderRoom> folders;
-    for (std::size_t i = 0; i < context.folders.size(); ++i) {
-        const std::string& path = context.folders[i];
-        const FileStatus status = context.files.status(path);
-        folders.push_back(
-            {.path = path,
-             .bytes_per_second = i < context.speeds.size() ? context.speeds[i] : 0,
-             .device = std::uint64_t{status.device.major} << 32U | status.device.minor,
-             .free_bytes = context.files.space(path).free_bytes});
-    }
-    std::vector<SavePart*> written;
-    std::vector<std::uint64_t> bytes;
-    for (SavePart& part : plan.parts) {
-        if (part.is_written()) {
-            written.push_back(&part);
-            bytes.push_back(base::align_up(part.layout->file().total_bytes(), base::kPageBytes));
-        }
-    }
-    const std::vector<std::uint32_t> places = place_files(bytes, folders, metadata_bytes(plan));
-    for (std::size_t i = 0; i < written.size(); ++i) {
-        written[i]->folder = places[i];
-    }
-}
-
-std::vector<ShardFile> files_to_write(const SavePlan& plan, UnfinishedCheckpoint& folder) {
+std::vector<ShardFile> files_to_write(const SavePlan& plan, UnfinishedFolder& folder) {
     std::vector<ShardFile> files;
     for (const SavePart& part : plan.parts) {
         if (!part.is_written()) {
@@ -226,7 +204,7 @@ void expect_unchanged(const SavePlan& plan, const ChunkSums& known, stream::Wind
 // Runs after the last write, which sets a time of its own. If the time cannot be set, or is lost in
 // a power cut, the next save writes what it might have linked.
 void set_times(const FileSystem& files, const SavePlan& plan, const Manifest& manifest,
-               UnfinishedCheckpoint& folder) {
+               UnfinishedFolder& folder) {
     for (std::size_t i = 0; i < plan.parts.size(); ++i) {
         const SavePart& part = plan.parts[i];
         if (!part.is_written()) {
@@ -250,6 +228,12 @@ void learn_speeds(std::vector<double>& known, const std::vector<double>& seen) {
 
 }  // namespace
 
+std::int64_t now_unix_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
+}
+
 void append_note(std::string& note, std::string_view more) {
     if (!more.empty()) {
         note += note.empty() ? "" : "; ";
@@ -259,7 +243,7 @@ void append_note(std::string& note, std::string_view more) {
 
 SavePlan plan_save(const SaveContext& context, const State& state, const SaveOptions& options,
                    const LastCheckpoint& last, std::uint64_t generation, StateSums& sums,
-                   stream::ProgressClock& progress) {
+                   stream::ProgressClock& progress, ShareOfRank share) {
     SavePlan plan{.state = state,
                   .last = last,
                   .generation = generation,
@@ -272,7 +256,9 @@ SavePlan plan_save(const SaveContext& context, const State& state, const SaveOpt
                   .parts = {},
                   .watch = {options.changing, options.look},
                   .note = {},
-                  .store = context.owner.identity()};
+                  .store = context.store,
+                  .saved_unix_ns = now_unix_ns(),
+                  .share = std::move(share)};
     plan.before.assign(state.tensors.size(), nullptr);
     plan.changed.assign(state.tensors.size(), true);
     if (context.options.checksums) {
@@ -289,15 +275,42 @@ SavePlan plan_save(const SaveContext& context, const State& state, const SaveOpt
     return plan;
 }
 
-WrittenShards write_shards(const SaveContext& context, SavePlan&& plan, StateSums& sums,
-                           stream::ProgressClock& progress) {
+std::vector<std::uint64_t> place_shards(const SaveContext& context, SavePlan& plan) {
+    std::vector<FolderRoom> folders;
+    for (std::size_t i = 0; i < context.folders.size(); ++i) {
+        const std::string& path = context.folders[i];
+        const FileStatus status = context.files.status(path);
+        folders.push_back(
+            {.path = path,
+             .bytes_per_second = i < context.speeds.size() ? context.speeds[i] : 0,
+             .device = std::uint64_t{status.device.major} << 32U | status.device.minor,
+             .free_bytes = context.files.space(path).free_bytes});
+    }
+    std::vector<SavePart*> written;
+    std::vector<std::uint64_t> bytes;
+    for (SavePart& part : plan.parts) {
+        if (part.is_written()) {
+            written.push_back(&part);
+            bytes.push_back(base::align_up(part.layout->file().total_bytes(), base::kPageBytes));
+        }
+    }
+    const std::vector<std::uint32_t> places = place_files(bytes, folders, metadata_bytes(plan));
+    std::vector<std::uint64_t> needed(folders.size(), 0);
+    needed.front() = metadata_bytes(plan);
+    for (std::size_t i = 0; i < written.size(); ++i) {
+        written[i]->folder = places[i];
+        needed[places[i]] += bytes[i];
+    }
+    return needed;
+}
+
+WrittenShards write_shards(const SaveContext& context, SavePlan&& plan, UnfinishedFolder& folder,
+                           StateSums& sums, stream::ProgressClock& progress) {
     WrittenShards out;
-    out.folder = std::make_unique<UnfinishedCheckpoint>(
-        context.engine, context.files, context.folders, context.owner, context.random,
-        plan.generation, checkpoint_name(plan.generation, plan.step));
-    link_shards(context, plan, *out.folder);
-    place(context, plan);
-    const std::vector<ShardFile> files = files_to_write(plan, *out.folder);
+    if (!link_shards(context, plan, folder)) {
+        static_cast<void>(place_shards(context, plan));  // more is written than was planned
+    }
+    const std::vector<ShardFile> files = files_to_write(plan, folder);
     std::uint64_t total = 0;
     for (const ShardFile& file : files) {
         total += file.layout->total_bytes();
@@ -311,7 +324,7 @@ WrittenShards write_shards(const SaveContext& context, SavePlan&& plan, StateSum
         // A tensor with the sum of the last checkpoint is linked, and not looked at again.
         look_at_all(plan, context.folders.front());
     }
-    MetadataWriter metadata(plan, *out.folder, sums ? &*sums : nullptr, written, writer,
+    MetadataWriter metadata(plan, folder, sums ? &*sums : nullptr, written, writer,
                             context.engine.options().inline_bytes_max, context.random);
     writer.write(
         files, written, [&] { metadata.make(); }, progress);
@@ -319,7 +332,7 @@ WrittenShards write_shards(const SaveContext& context, SavePlan&& plan, StateSum
     writer.finish();
     out.manifest = metadata.take_manifest();
     out.manifest_hash = metadata.manifest_hash();
-    set_times(context.files, plan, out.manifest, *out.folder);
+    set_times(context.files, plan, out.manifest, folder);
     progress.tick(true);
     out.note = std::move(plan.note);
     append_note(out.note, writer.note());
@@ -327,9 +340,9 @@ WrittenShards write_shards(const SaveContext& context, SavePlan&& plan, StateSum
     return out;
 }
 
-void commit(WrittenShards& written) {
+void commit(UnfinishedCheckpoint& folder, bool shared) {
     try {
-        written.folder->give_name();
+        folder.give_name(shared);
     } catch (const Error& error) {
         throw explained_rename(error);
     }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// One save, under the store's lock, in three calls:
+// One save, under the store's lock:
 //
 //     SavePlan plan = plan_save(...)       decides which tensors changed, which shards are linked,
 //                                          and which are written with what in them. Writes nothing
-//     WrittenShards written =              makes a folder of a name that no reader looks at; links;
-//         write_shards(..., plan, ...)     checks the room before anything is written.
-//                                          Shards, each preallocated, written, made durable; sums,
-//                                          index and manifest are made meanwhile, and are written
-//                                          and durable like them; the shards' times
-//     commit(written)                      the folders' names durable; rename to the name that
+//     place_shards(..., plan)              checks the room before anything is written
+//     UnfinishedCheckpoint folder          makes a folder of a name that no reader looks at
+//     WrittenShards written =              links; shards, each preallocated, written, made durable;
+//         write_shards(..., plan, ...)     sums, index and manifest are made meanwhile, and are
+//                                          written and durable like them; the shards' times
+//     commit(folder)                       the folders' names durable; rename to the name that
 //                                          readers look for; its parent durable
 //
-// The order in which the files of the second step become durable does not matter: no reader looks
-// for them before the third. If anything fails before the end of the third, WrittenShards removes
+// The order in which the files of write_shards() become durable does not matter: no reader looks
+// for them before commit(). If anything fails before its end, UnfinishedCheckpoint removes
 // all that it made, and older checkpoints stay. A failure after that (retention, lack of memory) is
 // at most a note: the checkpoint exists, and save() reports it.
 #pragma once
@@ -46,21 +46,21 @@ struct SaveContext {
     const StoreOptions& options;
     std::function<std::uint64_t()> random;
     std::vector<double>& speeds;  ///< of each folder, bytes a second; 0: not known
-    const Ownership& owner;       ///< after its begin()
+    const std::string& store;     ///< the identity of the store
 };
 
 /// The sums of a state's chunks, or nothing if the store has no checksums. Begun by plan_save(),
 /// which needs them to see what changed; write_shards() has those of what is written.
 using StateSums = std::optional<ChunkSums>;
 
-/// A checkpoint that is durable, and lacks only its name.
+/// Shards that are durable, with their metadata.
 struct WrittenShards {
-    std::unique_ptr<UnfinishedCheckpoint> folder;
     Manifest manifest;
     std::uint64_t manifest_hash = 0;  ///< stream::content_hash() of its text
     std::string note;                 ///< empty, or anything out of the ordinary
 };
 
+[[nodiscard]] std::int64_t now_unix_ns();
 /// Does nothing if `more` is empty.
 void append_note(std::string& note, std::string_view more);
 /// Calls something that must not make the save fail, above all after its commit. Its failure is
@@ -81,11 +81,16 @@ void note_failure(std::string& note, std::string_view what, Call call) {
 [[nodiscard]] SavePlan plan_save(const SaveContext& context, const State& state,
                                  const SaveOptions& options, const LastCheckpoint& last,
                                  std::uint64_t generation, StateSums& sums,
-                                 stream::ProgressClock& progress);
-/// Writes the shards. Throws Error; then nothing is left of it.
+                                 stream::ProgressClock& progress, ShareOfRank share = {});
+/// Bytes that the plan needs in each of the store's folders. Chooses the folder of each shard.
+/// Throws ENOSPC where there is no room.
+[[nodiscard]] std::vector<std::uint64_t> place_shards(const SaveContext& context, SavePlan& plan);
+/// Writes the shards, after place_shards(), and metadata into `folder`. Throws Error.
 [[nodiscard]] WrittenShards write_shards(const SaveContext& context, SavePlan&& plan,
-                                         StateSums& sums, stream::ProgressClock& progress);
-/// Gives the checkpoint its final name. Throws Error; then nothing is left of it.
-void commit(WrittenShards& written);
+                                         UnfinishedFolder& folder, StateSums& sums,
+                                         stream::ProgressClock& progress);
+/// Gives the checkpoint its final name. Throws Error; then, unless it is shared, nothing is left of
+/// it (give_name()).
+void commit(UnfinishedCheckpoint& folder, bool shared = false);
 
 }  // namespace penstock::store

@@ -80,7 +80,12 @@ void name_parts(SavePlan& plan) {
             names.insert(part.file);
         }
     }
-    std::uint32_t number = 0;
+    if (!plan.share.name.empty()) {  // other ranks link the other shards of the last checkpoint
+        for (const Shard& shard : plan.last.manifest.shards) {
+            names.insert(shard.file);
+        }
+    }
+    std::uint64_t number = plan.share.shards_after;
     for (SavePart& part : plan.parts) {
         while (part.is_written() && (part.file.empty() || names.contains(part.file))) {
             part.file = shard_name(++number);

@@ -46,6 +46,14 @@ struct SavePart {
     [[nodiscard]] bool is_written() const { return linked == kNoShard; }
 };
 
+/// The share of one rank in a checkpoint of several.
+struct ShareOfRank {
+    /// The file in the checkpoint's folder that gets its manifest, instead of index and manifest.
+    /// Empty: it is the whole checkpoint.
+    std::string name;
+    std::uint64_t shards_after = 0;  ///< the numbers of new shards come after this one
+};
+
 struct SavePlan {
     const State& state;  ///< outlives the plan, as `last` does
     const LastCheckpoint& last;
@@ -61,6 +69,8 @@ struct SavePlan {
     stream::Watch watch = {};                          ///< its look has numbers of tensors
     std::string note;                                  ///< empty, or anything out of the ordinary
     std::string store = {};                            ///< the identity of the store
+    std::int64_t saved_unix_ns = 0;
+    ShareOfRank share = {};
 };
 
 /// For each tensor, the slice of `last` that has the same name, type and place, or nullptr.

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/conversation.hpp"
+
+#include "base/assert.hpp"
+#include "base/raise.hpp"
+#include "ranks/message.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <utility>
+
+namespace penstock::ranks {
+
+namespace {
+
+using std::chrono::nanoseconds;
+
+constexpr std::string_view kRecord = "record";
+constexpr std::string_view kVerdict = "verdict";
+constexpr std::string_view kHeard = "heard";
+constexpr nanoseconds kReportEvery = std::chrono::seconds(10);
+constexpr nanoseconds kRecordEvery = std::chrono::milliseconds(500);
+// One wait for a message. Between two of them all other ranks are looked at, which costs rank 0 one
+// message a rank.
+constexpr nanoseconds kSliceMin = std::chrono::milliseconds(50);
+constexpr nanoseconds kSliceMax = std::chrono::seconds(1);
+
+enum : std::uint64_t { kMoves = 0, kFailed = 1 };
+
+void write_error(MessageWriter& out, const Error& error) {
+    out.number(static_cast<std::uint64_t>(error.reason()))
+        .number(static_cast<std::uint64_t>(error.system_errno()))
+        .text(error.operation())
+        .text(error.path())
+        .text(error.what());
+}
+
+Error read_error(MessageReader& in) {
+    const std::uint64_t code = in.number();
+    const std::uint64_t number = in.number();
+    const std::string operation = in.text();
+    const std::string path = in.text();
+    const std::string what = in.text();
+    const bool known = code >= static_cast<std::uint64_t>(ErrorCode::kInvalidArgument) &&
+                       code <= static_cast<std::uint64_t>(ErrorCode::kChanged);
+    return {known ? static_cast<ErrorCode>(code) : ErrorCode::kSystem,
+            number <= INT32_MAX ? static_cast<int>(number) : 0,
+            operation,
+            path,
+            kNoOffset,
+            what};
+}
+
+nanoseconds slice_of(const Ranks& ranks, nanoseconds limit) {
+    const nanoseconds fair =
+        std::clamp(nanoseconds(std::chrono::milliseconds(1)) * ranks.count(), kSliceMin, kSliceMax);
+    return std::max(std::min(fair, limit / 4), nanoseconds(1));
+}
+
+}  // namespace
+
+Group::Group(const Ranks& ranks, std::string name, std::vector<std::string> stages)
+    : ranks_(ranks), name_(std::move(name)), stages_(std::move(stages)), hosts_(ranks.count()) {
+    PENSTOCK_ASSERT(ranks.count() > 1 && ranks.mailbox());
+    hosts_[ranks.number()] = ranks.host();
+}
+
+Group::~Group() {
+    try {
+        for (const std::string& left : left_keys_) {
+            ranks_.mailbox()->erase(left);
+        }
+    } catch (const std::exception&) {  // the mailbox is gone, and its keys with it
+        return;
+    }
+}
+
+std::string Group::name_of(std::uint32_t rank) const {
+    const std::string name = fmt::format("rank {} of {}", rank, ranks_.count());
+    return hosts_[rank].empty() ? name : fmt::format("{} ({})", name, hosts_[rank]);
+}
+
+Conversation::Conversation(Group& group, std::string operation, Waiting waiting)
+    : group_(group),
+      operation_(std::move(operation)),
+      waiting_(std::move(waiting)),
+      number_(++group.exchanges_),
+      slice_(slice_of(group.ranks_, waiting_.limit)),
+      watches_(group.ranks_.count()) {
+    try {
+        leave_record();
+    } catch (const Silence&) {  // the first wait finds out, where it can be told
+        return;
+    }
+}
+
+std::string Conversation::key(std::uint32_t rank, std::string_view stage) const {
+    return fmt::format("{}/{}/{}/{}", group_.name_, number_, rank, stage);
+}
+
+// Every call of the mailbox goes through here or through leave(): what it throws is a silence.
+std::optional<std::string> Conversation::look(std::uint32_t rank, std::string_view stage,
+                                              nanoseconds timeout) {
+    try {
+        return group_.ranks_.mailbox()->get(key(rank, stage), timeout);
+    } catch (const std::exception& error) {
+        throw Silence(Error(ErrorCode::kSystem, ECONNRESET, operation_, {}, kNoOffset,
+                            fmt::format("the mailbox of the ranks is gone ({}): rank 0, which "
+                                        "holds it, may have ended",
+                                        error.what())));
+    }
+}
+
+void Conversation::leave(std::string_view stage, std::string_view message) {
+    try {
+        group_.ranks_.mailbox()->put(key(group_.ranks_.number(), stage), message);
+    } catch (const std::exception& error) {
+        throw Silence(Error(ErrorCode::kSystem, ECONNRESET, operation_, {}, kNoOffset,
+                            fmt::format("the mailbox of the ranks is gone ({}): rank 0, which "
+                                        "holds it, may have ended",
+                                        error.what())));
+    }
+}
+
+void Conversation::leave_record() {
+    MessageWriter out;
+    out.text(group_.ranks_.host()).number(++steps_).number(failure_ ? kFailed : kMoves);
+    if (failure_) {
+        write_error(out, *failure_);
+    }
+    leave(kRecord, out.take());
+}
+
+std::optional<Conversation::Record> Conversation::record_of(std::uint32_t rank) {
+    const auto message = look(rank, kRecord, nanoseconds::zero());
+    if (!message) {
+        return std::nullopt;
+    }
+    MessageReader in(*message);
+    Record record;
+    record.host = in.text();
+    record.steps = in.number();
+    if (in.number() == kFailed) {
+        record.failure = read_error(in);
+    }
+    in.end();
+    group_.hosts_[rank] = record.host;
+    return record;
+}
+
+void Conversation::moved(std::uint64_t steps) {
+    const auto now = std::chrono::steady_clock::now();
+    if (steps != told_ && now >= next_record_) {
+        told_ = steps;
+        next_record_ = now + kRecordEvery;
+        leave_record();
+    }
+}
+
+Error Conversation::silence_of(std::uint32_t rank) const {
+    const auto seconds = std::chrono::duration<double>(waiting_.limit).count();
+    return {ErrorCode::kSystem,
+            ETIMEDOUT,
+            operation_,
+            {},
+            kNoOffset,
+            watches_[rank].seen
+                ? fmt::format("{} has stood still for {:g} s; look whether it runs, and whether "
+                              "its storage answers",
+                              group_.name_of(rank), seconds)
+                : fmt::format("{} has not called it within {:g} s; each rank has to call each save",
+                              group_.name_of(rank), seconds)};
+}
+
+// Adds a wait to the time that a rank has stood still. Returns its failure. Throws Silence.
+std::optional<Error> Conversation::watch(std::uint32_t rank, nanoseconds waited) {
+    Watch& watch = watches_[rank];
+    auto record = record_of(rank);
+    const bool has_moved = record && (!watch.seen || record->steps != watch.steps);
+    watch.seen = watch.seen || record;
+    watch.steps = record ? record->steps : watch.steps;
+    watch.still = has_moved ? nanoseconds::zero() : watch.still + waited;
+    if (watch.still >= waiting_.limit) {
+        throw Silence(silence_of(rank));
+    }
+    return record ? std::move(record->failure) : std::nullopt;
+}
+
+bool Conversation::is_silent(std::uint32_t rank) {
+    try {
+        static_cast<void>(watch(rank, slice_));  // who failed still listens
+        return false;
+    } catch (const Silence&) {
+        return true;
+    }
+}
+
+std::vector<std::uint32_t> Conversation::others() const {
+    std::vector<std::uint32_t> others;
+    for (std::uint32_t rank = group_.ranks_.count() - 1; rank > 0; --rank) {
+        others.push_back(rank);
+    }
+    return others;
+}
+
+// Takes those out of `missing` whose message of this stage is there, or comes within a slice.
+template <typename Come>
+void Conversation::wait_once(std::vector<std::uint32_t>& missing, std::string_view stage,
+                             const Come& come) {
+    nanoseconds timeout = slice_;
+    while (!missing.empty()) {
+        auto message = look(missing.back(), stage, timeout);
+        if (!message) {
+            break;
+        }
+        come(missing.back(), std::move(*message));
+        missing.pop_back();
+    }
+    std::erase_if(missing, [&](std::uint32_t rank) {
+        auto message = look(rank, stage, nanoseconds::zero());
+        if (message) {
+            come(rank, std::move(*message));
+        }
+        return message.has_value();
+    });
+    leave_record();
+}
+
+void Conversation::report_wait(const std::string& whom, nanoseconds waited) {
+    const nanoseconds before = std::exchange(reported_, reported_ + waited);
+    if (waiting_.report && before / kReportEvery != reported_ / kReportEvery) {
+        waiting_.report(fmt::format("{}: waits for {}", operation_, whom));
+    }
+}
+
+void Conversation::announce(const std::string& stage, std::string_view message) {
+    PENSTOCK_ASSERT(leads());
+    leave(stage, message);
+}
+
+std::vector<std::string> Conversation::gather(const std::string& stage) {
+    PENSTOCK_ASSERT(leads());
+    std::vector<std::string> messages(group_.ranks_.count());
+    std::vector<std::uint32_t> missing = others();
+    while (!missing.empty()) {
+        wait_once(missing, stage, [&](std::uint32_t rank, std::string&& message) {
+            MessageReader in(message);
+            group_.hosts_[rank] = in.text();
+            messages[rank] = in.rest();
+        });
+        for (const std::uint32_t rank : missing) {
+            if (const auto failure = watch(rank, slice_)) {
+                throw Error(failure->reason(), failure->system_errno(), failure->operation(),
+                            failure->path(), kNoOffset,
+                            fmt::format("{}: {}", group_.name_of(rank), failure->what()));
+            }
+        }
+        if (!missing.empty()) {
+            report_wait(group_.name_of(missing.back()), slice_);
+        }
+    }
+    return messages;
+}
+
+void Conversation::agree(std::string_view message) {
+    PENSTOCK_ASSERT(leads());
+    leave(kVerdict, MessageWriter().number(kMoves).text(message).take());
+}
+
+void Conversation::fail(const Error& error) noexcept {
+    PENSTOCK_ASSERT(leads());
+    try {
+        MessageWriter out;
+        out.number(kFailed);
+        write_error(out, error);
+        leave(kVerdict, out.take());
+    } catch (const std::exception&) {  // then they hear nothing, and find out themselves
+        return;
+    }
+}
+
+std::vector<std::string> Conversation::keys_of(std::uint32_t rank) const {
+    std::vector<std::string> keys;
+    for (const std::string& stage : group_.stages_) {
+        keys.push_back(key(rank, stage));
+    }
+    for (const std::string_view stage : {kRecord, kHeard}) {
+        keys.push_back(key(rank, stage));
+    }
+    return keys;
+}
+
+std::vector<std::uint32_t> Conversation::end() noexcept {
+    PENSTOCK_ASSERT(leads());
+    std::vector<std::uint32_t> deaf;
+    try {
+        std::vector<std::uint32_t> missing = others();
+        while (!missing.empty()) {
+            wait_once(missing, kHeard, [](std::uint32_t, const std::string&) {});
+            std::erase_if(missing, [&](std::uint32_t rank) {
+                const bool silent = is_silent(rank);
+                silent ? deaf.push_back(rank) : void();
+                return silent;
+            });
+        }
+        forget(deaf);
+    } catch (const std::exception&) {  // the mailbox is gone, and its keys with it
+        return deaf;
+    }
+    return deaf;
+}
+
+// The verdict stays for ranks that come late, until the next exchange ends; then what they left
+// goes, too.
+void Conversation::forget(const std::vector<std::uint32_t>& deaf) {
+    std::vector<std::string> over = std::exchange(group_.left_keys_, {});
+    for (std::uint32_t rank = 0; rank < group_.ranks_.count(); ++rank) {
+        const std::vector<std::string> keys = keys_of(rank);
+        over.insert(over.end(), keys.begin(), keys.end());
+    }
+    for (const std::uint32_t rank : deaf) {
+        const std::vector<std::string> keys = keys_of(rank);
+        group_.left_keys_.insert(group_.left_keys_.end(), keys.begin(), keys.end());
+    }
+    (deaf.empty() ? over : group_.left_keys_).push_back(key(0, kVerdict));
+    for (const std::string& gone : over) {
+        group_.ranks_.mailbox()->erase(gone);
+    }
+}
+
+void Conversation::leave_silently() noexcept {
+    try {
+        for (const std::string& gone : keys_of(group_.ranks_.number())) {
+            group_.ranks_.mailbox()->erase(gone);
+        }
+    } catch (const std::exception&) {  // the mailbox is gone, and its keys with it
+        return;
+    }
+}
+
+std::string Conversation::hear(const std::string& stage) {
+    PENSTOCK_ASSERT(!leads());
+    if (heard_) {
+        return accept_verdict(*heard_);
+    }
+    for (;;) {
+        if (auto message = look(0, stage, slice_)) {
+            return stage == kVerdict ? accept_verdict(std::move(*message)) : std::move(*message);
+        }
+        if (auto verdict = look(0, kVerdict, nanoseconds::zero())) {
+            return accept_verdict(std::move(*verdict));
+        }
+        static_cast<void>(watch(0, slice_));
+        leave_record();
+        report_wait(group_.name_of(0), slice_);
+    }
+}
+
+void Conversation::tell(const std::string& stage, std::string_view message) {
+    PENSTOCK_ASSERT(!leads());
+    leave(stage, MessageWriter().text(group_.ranks_.host()).take().append(message));
+}
+
+void Conversation::pause(nanoseconds time) {
+    PENSTOCK_ASSERT(!leads());
+    if (auto verdict = look(0, kVerdict, time)) {
+        static_cast<void>(accept_verdict(std::move(*verdict)));
+    }
+    leave_record();
+}
+
+void Conversation::tell_failure(const Error& error) noexcept {
+    PENSTOCK_ASSERT(!leads());
+    try {
+        failure_ = error;
+        leave_record();
+    } catch (const std::exception&) {  // then rank 0 sees that this rank stands still
+        return;
+    }
+}
+
+std::string Conversation::verdict() {
+    return hear(std::string(kVerdict));
+}
+
+std::string Conversation::accept_verdict(std::string message) {
+    MessageReader in(message);
+    const bool failed = in.number() == kFailed;
+    std::optional<Error> failure;
+    std::string text;
+    if (failed) {
+        failure = read_error(in);
+    } else {
+        text = in.text();
+    }
+    in.end();
+    if (!heard_) {
+        heard_ = message;
+        try {
+            leave(kHeard, {});
+        } catch (const Silence&) {  // rank 0 is gone; its verdict stands
+            static_cast<void>(0);
+        }
+    }
+    if (failure) {
+        throw Error(*failure);
+    }
+    return text;
+}
+
+void Conversation::stop_if_failed() {
+    const auto now = std::chrono::steady_clock::now();
+    if (leads() || now < next_look_) {
+        return;
+    }
+    next_look_ = now + kRecordEvery;
+    if (auto verdict = look(0, kVerdict, nanoseconds::zero())) {
+        static_cast<void>(accept_verdict(std::move(*verdict)));
+    }
+}
+
+}  // namespace penstock::ranks

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks tell each other during a save. Small: names and sums. The rest goes through the folder
+// of the checkpoint.
+#pragma once
+
+#include <penstock/checkpoint.hpp>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::store {
+
+inline constexpr const char* kOfferStage = "offer";
+inline constexpr const char* kReadyStage = "ready";
+inline constexpr const char* kGoStage = "go";
+inline constexpr const char* kWrittenStage = "written";
+
+/// From rank 0: the save, and where it goes. Names without their folders, because ranks may mount
+/// them elsewhere.
+struct SaveOffer {
+    std::uint64_t generation = 0;
+    std::uint64_t step = 0;
+    std::int64_t saved_unix_ns = 0;
+    std::string store;                 ///< its identity
+    std::string name;                  ///< of the checkpoint
+    std::string unfinished;            ///< of its folder until then; random, so nobody has the same
+    std::vector<std::string> written;  ///< the same of its shards, one per further folder
+    std::vector<std::string> named;    ///< their final paths, one per further folder
+    std::string last;                  ///< the name of the checkpoint to link from, or empty
+    std::uint64_t last_hash = 0;
+    std::uint64_t shard_bytes = 0;
+    bool checksums = true;
+    bool incremental = true;
+
+    [[nodiscard]] std::string message() const;
+    [[nodiscard]] static SaveOffer from(std::string_view message);
+};
+
+/// To rank 0: what this rank would save.
+struct SaveReady {
+    std::uint64_t step = 0;
+    std::uint64_t structure = 0;       ///< stream::content_hash()
+    std::uint64_t whole = 0;           ///< names, types and shapes of its whole tensors
+    std::vector<std::uint64_t> bytes;  ///< needed in each folder
+
+    [[nodiscard]] std::string message() const;
+    [[nodiscard]] static SaveReady from(std::string_view message);
+};
+
+/// To rank 0: its share is durable.
+struct SaveWritten {
+    std::uint64_t share = 0;  ///< stream::content_hash() of its text
+    std::string note;
+
+    [[nodiscard]] std::string message() const;
+    [[nodiscard]] static SaveWritten from(std::string_view message);
+};
+
+/// The verdict of a save that is there: what save() returns, but for the path and the metadata.
+[[nodiscard]] std::string verdict_of(const CheckpointInfo& info);
+[[nodiscard]] CheckpointInfo info_from(std::string_view verdict);
+
+}  // namespace penstock::store

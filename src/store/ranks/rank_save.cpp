@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/ranks/rank_save.hpp"
+
+#include "base/path.hpp"
+#include "base/raise.hpp"
+#include "format/shard_index.hpp"
+#include "store/keep/store_folder.hpp"
+#include "store/manifest/metadata.hpp"
+#include "store/ranks/rank_messages.hpp"
+#include "store/ranks/shares.hpp"
+#include "store/write/metadata_writer.hpp"
+#include "store/write/shard_writer.hpp"
+#include "store/write/state_check.hpp"
+#include "stream/checksum.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace penstock::store {
+
+namespace {
+
+using ranks::Conversation;
+using ranks::Silence;
+
+// Ranks have numbers of shards of their own, so that no two of them give a file the same name.
+constexpr std::uint64_t kShardsOfARank = 1'000'000;
+// A client of NFS may not see a new folder for some seconds.
+constexpr int kLooks = 30;
+constexpr auto kLookEvery = std::chrono::milliseconds(100);
+
+std::uint64_t hash_of(std::string_view text) {
+    return stream::content_hash(std::as_bytes(std::span(text)));
+}
+
+[[noreturn]] void refuse_save(const std::string& why) {
+    base::raise(base::error(ErrorCode::kInvalidArgument, kRankSave, why));
+}
+
+// The tensors that a rank writes, as a state without the structure around them.
+class OwnState {
+public:
+    OwnState(const State& state, const ranks::Group& group)
+        : numbers_(tensors_of_rank(state, group.ranks().number(), group.ranks().count())) {
+        state_.tensors.reserve(numbers_.size());
+        for (const std::size_t i : numbers_) {
+            state_.tensors.push_back(state.tensors[i]);
+        }
+    }
+    [[nodiscard]] const State& state() const { return state_; }
+    // A look of the caller's knows the numbers of the whole state.
+    [[nodiscard]] MemoryLook look(const MemoryLook& look) const {
+        if (!look) {
+            return {};
+        }
+        return [this, look](std::span<const std::size_t> tensors) {
+            std::vector<std::size_t> theirs;
+            theirs.reserve(tensors.size());
+            for (const std::size_t i : tensors) {
+                theirs.push_back(numbers_[i]);
+            }
+            const auto gone = look(theirs);
+            return gone
+                       ? std::optional(static_cast<std::size_t>(
+                             std::find(numbers_.begin(), numbers_.end(), *gone) - numbers_.begin()))
+                       : std::nullopt;
+        };
+    }
+
+private:
+    std::vector<std::size_t> numbers_;
+    State state_;
+};
+
+// The caller's progress, which also shows the others that this rank moves, and ends its work when
+// another one has failed.
+Progress shown_progress(Conversation& talk, const Progress& own) {
+    return [&talk, own](std::uint64_t done, std::uint64_t total) {
+        talk.moved(done);
+        talk.stop_if_failed();
+        return !own || own(done, total);
+    };
+}
+
+// One rank's part of the work: the same on all of them.
+class Share {
+public:
+    Share(Conversation& talk, const ranks::Group& group, const SaveContext& context,
+          const State& state, const SaveOptions& options)
+        : context_(context),
+          state_(state),
+          own_(state, group),
+          options_(options),
+          name_(share_name(group.ranks().number())),
+          shards_after_(group.ranks().number() * kShardsOfARank),
+          progress_(shown_progress(talk, options.progress), kRankSave) {
+        static_cast<void>(check_state(state));
+        options_.look = own_.look(options.look);
+        options_.metadata = {};
+        options_.pinned = false;
+    }
+
+    [[nodiscard]] SaveReady plan(const LastCheckpoint& last, const SaveOffer& offer) {
+        SaveReady ready{.step = options_.step,
+                        .structure = hash_of(state_.structure),
+                        .whole = hash_of_whole_tensors(state_),
+                        .bytes = {}};
+        plan_.emplace(plan_save(context_, own_.state(), options_, last, offer.generation, sums_,
+                                progress_, {.name = name_, .shards_after = shards_after_}));
+        plan_->saved_unix_ns = offer.saved_unix_ns;
+        ready.bytes = place_shards(context_, *plan_);
+        return ready;
+    }
+    [[nodiscard]] WrittenShards write(UnfinishedFolder& folder) {
+        WrittenShards written = write_shards(context_, std::move(*plan_), folder, sums_, progress_);
+        for (std::size_t i = 0; i < folder.names().written.size(); ++i) {
+            const std::string& path = folder.names().written[i];
+            if (!path.empty()) {
+                context_.files.sync_folder(path);
+            }
+        }
+        return written;
+    }
+
+private:
+    const SaveContext& context_;
+    const State& state_;
+    const OwnState own_;
+    SaveOptions options_;
+    const std::string name_;
+    const std::uint64_t shards_after_;
+    stream::ProgressClock progress_;
+    StateSums sums_;
+    std::optional<SavePlan> plan_;
+};
+
+// ---- rank 0
+
+SaveOffer offer_of(const SaveContext& context, const UnfinishedCheckpoint& folder,
+                   const SaveOptions& options, const LastCheckpoint& last,
+                   std::uint64_t generation) {
+    SaveOffer offer{.generation = generation,
+                    .step = options.step,
+                    .saved_unix_ns = now_unix_ns(),
+                    .store = context.store,
+                    .name = std::string(base::last_name(folder.named_path())),
+                    .unfinished = std::string(base::last_name(folder.path())),
+                    .written = {},
+                    .named = {},
+                    .last = last.path.empty() ? "" : std::string(base::last_name(last.path)),
+                    .last_hash = last.hash,
+                    .shard_bytes = context.options.shard_bytes,
+                    .checksums = context.options.checksums,
+                    .incremental = context.options.incremental};
+    for (std::size_t i = 1; i < folder.names().written.size(); ++i) {
+        offer.written.emplace_back(base::last_name(folder.names().written[i]));
+        offer.named.push_back(folder.names().named[i]);
+    }
+    return offer;
+}
+
+void compare(const SaveReady& mine, const SaveReady& theirs, const std::string& name) {
+    if (theirs.step != mine.step) {
+        refuse_save(
+            fmt::format("{} saves step {}, and rank 0 step {}; each rank saves the same step", name,
+                        theirs.step, mine.step));
+    }
+    if (theirs.bytes.size() != mine.bytes.size()) {
+        refuse_save(fmt::format("the store of {} has {} folders, and that of rank 0 has {}", name,
+                                theirs.bytes.size(), mine.bytes.size()));
+    }
+    if (theirs.whole != mine.whole) {
+        refuse_save(
+            fmt::format("{} has other whole tensors than rank 0, by name, type or shape; a "
+                        "tensor that only some ranks have, or have in parts, needs a "
+                        "global_shape",
+                        name));
+    }
+    if (theirs.structure != mine.structure) {
+        refuse_save(
+            fmt::format("{} has another structure, or other values in it, than rank 0", name));
+    }
+}
+
+// Each rank looked at the room for its own share; all of them need the sum.
+void check_room(const SaveContext& context, std::span<const std::uint64_t> needed) {
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> by_device;
+    for (std::size_t i = 0; i < needed.size(); ++i) {
+        const std::string& path = context.folders[i];
+        const DeviceId device = context.files.status(path).device;
+        std::uint64_t& sum = by_device[{device.major, device.minor}];
+        sum += needed[i];
+        const std::uint64_t free = context.files.space(path).free_bytes;
+        if (sum > free) {
+            throw Error(ErrorCode::kSystem, ENOSPC, kRankSave, path, kNoOffset,
+                        fmt::format("the ranks need {} bytes on the device of '{}', and {} are "
+                                    "free; make room there, or keep fewer checkpoints",
+                                    sum, path, free));
+        }
+    }
+}
+
+void check_ready(const SaveContext& context, const ranks::Group& group, const SaveReady& mine,
+                 std::span<const std::string> messages) {
+    std::vector<std::uint64_t> needed = mine.bytes;
+    for (std::uint32_t rank = 1; rank < messages.size(); ++rank) {
+        const SaveReady ready = SaveReady::from(messages[rank]);
+        compare(mine, ready, group.name_of(rank));
+        for (std::size_t i = 0; i < needed.size(); ++i) {
+            needed[i] += std::min(ready.bytes[i], UINT64_MAX - needed[i]);
+        }
+    }
+    check_room(context, needed);
+}
+
+// From the disk, whatever the message says: what is not there now would not be there later.
+Manifest read_share(const SaveContext& context, const UnfinishedFolder& folder,
+                    const std::string& message, std::uint32_t rank, const std::string& name,
+                    std::string& note) {
+    const SaveWritten written = SaveWritten::from(message);
+    const std::string file = share_name(rank);
+    const std::string text = read_manifest_text(context.engine, context.files, folder.path(), file);
+    if (hash_of(text) != written.share) {
+        throw Error(ErrorCode::kDamaged, 0, kRankSave, join(folder.path(), file), kNoOffset,
+                    fmt::format("{} is not what {} wrote there", join(folder.path(), file), name));
+    }
+    append_note(note, written.note.empty() ? "" : fmt::format("{}: {}", name, written.note));
+    return parse_manifest(text, join(folder.path(), file));
+}
+
+// As they lie now: in the folders that are written to.
+void look_at_shards(const SaveContext& context, const UnfinishedFolder& folder,
+                    const Manifest& joined, const ranks::Group& group) {
+    const UnfinishedNames& names = folder.names();
+    for (const Shard& shard : joined.shards) {
+        const auto& named = names.named;
+        const std::string& parts = joined.folders.at(shard.folder);
+        const auto at =
+            shard.folder == 0 ? named.begin() : std::find(named.begin(), named.end(), parts);
+        const std::string path =
+            at == named.end()
+                ? join(parts, shard.file)
+                : join(names.written[static_cast<std::size_t>(at - named.begin())], shard.file);
+        const FileStatus status = context.files.status(path);
+        if (status.kind != FileKind::kFile || status.bytes != shard.bytes) {
+            throw Error(ErrorCode::kDamaged, 0, kRankSave, path, kNoOffset,
+                        fmt::format("'{}' has {} bytes, and {} were written by a rank; do all {} "
+                                    "ranks see the same folder?",
+                                    path, status.bytes, shard.bytes, group.ranks().count()));
+        }
+    }
+}
+
+std::vector<bool> folders_in_use(const UnfinishedFolder& folder, const Manifest& joined) {
+    std::vector<bool> used;
+    for (const std::string& path : folder.names().named) {
+        used.push_back(std::find(joined.folders.begin(), joined.folders.end(), path) !=
+                       joined.folders.end());
+    }
+    return used;
+}
+
+// Index, manifest and pin, durable; the shares, which the manifest has now, go.
+std::uint64_t write_root(const SaveContext& context, const Manifest& joined, bool pinned,
+                         UnfinishedCheckpoint& folder) {
+    const MetadataTexts texts = render_texts(joined);
+    ShardWriter writer(context.engine, context.files, context.folders.size());
+    writer.write_text(join(folder.path(), format::kShardIndexName), texts.index);
+    if (pinned) {
+        writer.write_text(join(folder.path(), kPinnedName), "");
+    }
+    writer.write_text(join(folder.path(), kManifestName), texts.manifest);
+    writer.finish();
+    for (std::uint32_t rank = 0; rank < joined.world; ++rank) {
+        context.files.remove(join(folder.path(), share_name(rank)));
+    }
+    folder.drop_shard_folders(folders_in_use(folder, joined));
+    return hash_of(texts.manifest);
+}
+
+// ---- the others
+
+UnfinishedNames names_of(const SaveOffer& offer, const std::vector<std::string>& folders,
+                         const std::string& name) {
+    if (offer.written.size() + 1 != folders.size() || offer.named.size() != offer.written.size()) {
+        refuse_save(fmt::format("the store of {} has {} folders, and that of rank 0 has {}", name,
+                                folders.size(), offer.written.size() + 1));
+    }
+    UnfinishedNames names;
+    names.path = join(folders.front(), offer.unfinished);
+    names.written.push_back(names.path);
+    names.named.push_back(names.path);
+    for (std::size_t i = 1; i < folders.size(); ++i) {
+        names.written.push_back(join(folders[i], offer.written[i - 1]));
+        names.named.push_back(offer.named[i - 1]);
+    }
+    return names;
+}
+
+// Their names are random, so who sees them sees the folders that rank 0 made.
+void find_folders(Conversation& talk, const SaveContext& context, const UnfinishedNames& names,
+                  const std::string& name) {
+    for (const std::string& path : names.written) {
+        for (int looks = 0; !is_there(context.files, path); ++looks) {
+            if (looks == kLooks) {
+                throw Error(ErrorCode::kInvalidArgument, 0, kRankSave, path, kNoOffset,
+                            fmt::format("the folder '{}' of {} is not the one of rank 0, which "
+                                        "made '{}' in it; give all ranks the same folder, on "
+                                        "storage that all of them mount",
+                                        base::folder_of(path), name, base::last_name(path)));
+            }
+            talk.pause(kLookEvery);
+        }
+    }
+}
+
+void find_last(const SaveContext& context, const SaveOffer& offer, LastCheckpoint& last) {
+    const std::string path = offer.last.empty() ? "" : join(context.folders.front(), offer.last);
+    if (last.path == path && last.hash == offer.last_hash) {
+        return;
+    }
+    last = {};
+    if (path.empty()) {
+        return;
+    }
+    try {
+        const std::string text = read_manifest_text(context.engine, context.files, path);
+        if (hash_of(text) == offer.last_hash) {
+            last = {parse_manifest(text, path), path, offer.last_hash};
+        }
+    } catch (const Error&) {  // nothing is linked, and all is written
+        last = {};
+    }
+}
+
+// What became of a save of which nothing is heard any more.
+CheckpointInfo judge(const SaveContext& context, const std::optional<SaveOffer>& offer,
+                     const Error& silence) {
+    const auto failed = [&](std::string_view what) {
+        return Error(silence.reason(), silence.system_errno(), silence.operation(), silence.path(),
+                     kNoOffset, fmt::format("{}; {}", silence.what(), what));
+    };
+    if (!offer) {
+        throw failed("this rank had not begun to save");
+    }
+    const std::string& store = context.folders.front();
+    const std::string named = join(store, offer->name);
+    try {
+        if (!rename_away(context.files, store, join(store, offer->unfinished), offer->generation,
+                         context.random()) &&
+            is_there(context.files, named)) {
+            const Manifest manifest = read_manifest(context.engine, context.files, named);
+            if (manifest.store == offer->store && manifest.generation == offer->generation &&
+                manifest.saved_unix_ns == offer->saved_unix_ns) {
+                CheckpointInfo info = info_of(manifest, named);
+                info.note = fmt::format("{}; but it had committed the save", silence.what());
+                return info;
+            }
+        }
+    } catch (const Error& error) {
+        throw failed(fmt::format("whether it was saved cannot be found out ({}); look for '{}'",
+                                 error.what(), named));
+    }
+    throw failed("nothing was saved");
+}
+
+}  // namespace
+
+WrittenShards lead_save(Conversation& talk, const ranks::Group& group, const SaveContext& context,
+                        const State& state, const SaveOptions& options, const LastCheckpoint& last,
+                        std::uint64_t generation, UnfinishedCheckpoint& folder) {
+    Share share(talk, group, context, state, options);
+    const CheckpointMetadata metadata = metadata_of(options, state);
+    folder.make_shard_folders();
+    const SaveOffer offer = offer_of(context, folder, options, last, generation);
+    talk.announce(kOfferStage, offer.message());
+    const SaveReady ready = share.plan(last, offer);
+    check_ready(context, group, ready, talk.gather(kReadyStage));
+    talk.announce(kGoStage, {});
+    WrittenShards out = share.write(folder);
+    const std::vector<std::string> written = talk.gather(kWrittenStage);
+    std::vector<Manifest> shares(written.size());
+    shares.front() = std::move(out.manifest);
+    for (std::uint32_t rank = 1; rank < written.size(); ++rank) {
+        shares[rank] =
+            read_share(context, folder, written[rank], rank, group.name_of(rank), out.note);
+    }
+    out.manifest = join_shares(shares, [&](std::uint32_t rank) { return group.name_of(rank); });
+    out.manifest.structure = state.structure;
+    out.manifest.metadata = metadata;
+    look_at_shards(context, folder, out.manifest, group);
+    out.manifest_hash = write_root(context, out.manifest, options.pinned, folder);
+    return out;
+}
+
+CheckpointInfo follow_save(Conversation& talk, const ranks::Group& group,
+                           const SaveContext& context, const State& state,
+                           const SaveOptions& options, LastCheckpoint& last) {
+    const std::string name = group.name_of(group.ranks().number());
+    std::optional<SaveOffer> offer;
+    const auto returned = [&](const std::string& verdict) {
+        CheckpointInfo info = info_from(verdict);
+        info.path = join(context.folders.front(), offer->name);
+        info.pinned = options.pinned;
+        info.metadata = metadata_of(options, state);
+        return info;
+    };
+    try {
+        try {
+            offer = SaveOffer::from(talk.hear(kOfferStage));
+            StoreOptions agreed = context.options;
+            agreed.shard_bytes = offer->shard_bytes;
+            agreed.checksums = offer->checksums;
+            agreed.incremental = offer->incremental;
+            const SaveContext here{context.engine, context.files,  context.folders, agreed,
+                                   context.random, context.speeds, offer->store};
+            UnfinishedFolder folder(context.files, context.folders,
+                                    names_of(*offer, context.folders, name));
+            find_folders(talk, here, folder.names(), name);
+            find_last(here, *offer, last);
+            Share share(talk, group, here, state, options);
+            talk.tell(kReadyStage, share.plan(last, *offer).message());
+            static_cast<void>(talk.hear(kGoStage));
+            const WrittenShards written = share.write(folder);
+            talk.tell(kWrittenStage,
+                      SaveWritten{.share = written.manifest_hash, .note = written.note}.message());
+        } catch (const Silence&) {
+            throw;
+        } catch (const Error& error) {
+            talk.has_heard() ? void() : talk.tell_failure(error);  // or it is the verdict
+        } catch (const std::bad_alloc&) {
+            talk.tell_failure(
+                Error(ErrorCode::kOutOfMemory, ENOMEM, kRankSave, {}, kNoOffset, "memory ran out"));
+        }
+        return returned(talk.verdict());
+    } catch (const Silence& silence) {
+        talk.leave_silently();
+        return judge(context, offer, silence);
+    }
+}
+
+}  // namespace penstock::store

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each rank writes of a state, and how that becomes one manifest. Pure.
+//
+// Tensors that are slices are written by the rank that has them (of equal ones, by their copy 0).
+// Whole tensors are on every rank: small ones are rank 0's, each large one goes to the rank with
+// the fewest bytes so far, the largest first. Every rank finds the same answer without a message,
+// and finds it again at the next save, so what did not change is linked by whom it was written.
+#pragma once
+
+#include "store/manifest/manifest.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace penstock::store {
+
+/// The tensors of a state that a rank writes: their numbers, rising.
+[[nodiscard]] std::vector<std::size_t> tensors_of_rank(const State& state, std::uint32_t rank,
+                                                       std::uint32_t count);
+/// Equal for states whose whole tensors are the same, in any order: names, types and shapes.
+[[nodiscard]] std::uint64_t hash_of_whole_tensors(const State& state);
+/// One manifest of all: shards, tensors with their slices, folders and written bytes; the rest is
+/// that of the first. Throws kInvalidArgument, with tensor and ranks, where slices overlap, leave
+/// a hole, or are not of one tensor. `name_of`: of a rank.
+[[nodiscard]] Manifest join_shares(std::span<Manifest> shares,
+                                   const std::function<std::string(std::uint32_t)>& name_of);
+
+}  // namespace penstock::store

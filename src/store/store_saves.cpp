@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/path.hpp"
+#include "base/raise.hpp"
+#include "state/writing/state_image.hpp"
+#include "store/manifest/metadata.hpp"
+#include "store/ranks/rank_messages.hpp"
+#include "store/ranks/rank_save.hpp"
+#include "store/store_impl.hpp"
+#include "store/write/state_check.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <new>
+#include <utility>
+
+namespace penstock {
+
+using store::Inspected;
+using store::join;
+using store::Newest;
+using store::refuse;
+using store::Unreadable;
+
+void CheckpointStore::Impl::begin_writing() {
+    gate.check_open();
+    if (group && group->ranks().number() != 0) {
+        refuse("write to checkpoint store", folders.front(),
+               fmt::format("{} cannot; rank 0 removes for all ranks",
+                           group->name_of(group->ranks().number())));
+    }
+    if (lock.held()) {
+        return;
+    }
+    lock = store::StoreLock();
+    if (had_lock) {
+        retention.forget_all();
+    } else {  // later, a folder that vanished is an error: its disk may be gone for a while
+        make_folders();
+    }
+    lock = store::lock_store(*engine, files, folders.front(), options.lock_wait_ms);
+    had_lock = true;
+    last = {};
+    ownership.forget();
+}
+
+void CheckpointStore::Impl::make_folders() const {
+    for (const std::string& folder : folders) {
+        store::make_folders(files, folder);
+    }
+}
+
+void CheckpointStore::Impl::find_last(std::string& note) {
+    if (!options.incremental || !options.checksums) {
+        last = {};
+        return;
+    }
+    if (!last.path.empty() && store::has_hash(*engine, files, last.path, last.hash)) {
+        return;
+    }
+    last = {};
+    Newest looked = newest(Unreadable::kPassOver);
+    if (looked.refused) {
+        reported.append(note, {fmt::format("nothing is linked to it: {}", looked.refused->what())});
+    }
+    if (auto& found = looked.found;
+        found && !read_back->is_damaged(base::last_name(found->info.path))) {
+        last = {std::move(found->manifest), found->info.path, found->manifest_hash};
+    }
+}
+
+std::uint64_t CheckpointStore::Impl::next_generation() const {
+    const auto scan = store::scan_folder(files, folders.front());
+    if (scan.generation_max == store::kGenerationMax) {
+        refuse("save checkpoint", folders.front(),
+               fmt::format("there is no generation after that of {}; move it to another "
+                           "folder",
+                           scan.newest));
+    }
+    // Counts those that are collected now, too: a number is not given twice.
+    return scan.generation_max + 1;
+}
+
+store::Remover CheckpointStore::Impl::remover() {
+    ownership.begin(store::scan_folder(files, folders.front()).generation_max);
+    return {*engine, files, folders, ownership};
+}
+
+store::Outdated CheckpointStore::Impl::retain(const Progress& progress) {
+    store::Outdated outdated = retention.outdated(
+        [&](const std::string& path) { return store::read_all(engine, files, path, progress); });
+    forget(outdated.names);
+    store::Remover remover(*engine, files, folders, ownership, &stuck);
+    remover.remove(outdated.names);
+    outdated.left.insert(outdated.left.end(), remover.left().begin(), remover.left().end());
+    return outdated;
+}
+
+void CheckpointStore::Impl::check_read_back(CheckpointInfo& info,
+                                            std::span<const store::DamagedCheckpoint> damaged) {
+    for (const store::DamagedCheckpoint& one : damaged) {
+        if (one.path == info.path) {
+            last = {};  // nothing is linked to it
+            store::raise_damaged(one);
+        }
+        store::append_note(info.note, store::text_of(one));
+    }
+}
+
+void CheckpointStore::Impl::forget(std::span<const std::string> names) {
+    for (const std::string& name : names) {
+        retention.forget(name);
+        if (last.path == join(folders.front(), name)) {
+            last = {};
+        }
+    }
+}
+
+void CheckpointStore::Impl::finish_saves(const std::string& next) {
+    gate.check();
+    if (const auto own = saver_made(false)) {
+        own->raise_failure(next);
+        own->queue()->finish();
+    }
+}
+
+std::shared_ptr<store::BackgroundSaver> CheckpointStore::Impl::saver_made(bool make) {
+    const std::lock_guard guard(saver_mutex);
+    if (!saver && make) {
+        saver = std::make_shared<store::BackgroundSaver>(options.host_memory_bytes);
+    }
+    return saver;
+}
+
+PendingSave CheckpointStore::Impl::save_async(State state, SaveOptions own,
+                                              const AsyncOptions& async) {
+    gate.check();
+    static_cast<void>(store::check_state(state));  // reports now what could not be loaded again
+    static_cast<void>(store::metadata_of(own, state));
+    store::AsyncSave save_now{.name = fmt::format("step {}", own.step),
+                              .memory = store::memory_of(state),
+                              .streams = std::exchange(own.streams, {}),
+                              .changing = own.changing,
+                              .look = std::exchange(own.look, {})};
+    save_now.work = [&](store::StagedMemory staged) {
+        own.look = std::move(staged.look);
+        store::place(state, staged);
+        return [this, state = std::move(state), own = std::move(own)](store::PendingSave& running,
+                                                                      CheckpointInfo& info) {
+            SaveOptions now = own;
+            now.progress = running.progress(own.progress);
+            info = save(state, now);
+        };
+    };
+    return store::save_async(*saver_made(true), std::move(save_now), async);
+}
+
+CheckpointInfo CheckpointStore::Impl::save(const State& state, const SaveOptions& save_options) {
+    const store::WriterGate::Hold hold(gate);
+    if (!group) {
+        CheckpointInfo info = commit(state, save_options, nullptr);
+        after_commit(info, save_options);
+        return info;
+    }
+    ranks::Conversation talk(*group, store::kRankSave, waiting());
+    if (talk.leads()) {
+        CheckpointInfo info = lead(talk, [&] { return commit(state, save_options, &talk); });
+        after_commit(info, save_options);
+        return info;
+    }
+    gate.check_open();
+    penstock::state::wait_for_streams(state.tensors, save_options.streams);
+    static const std::string kStoreOfRank0;
+    return store::follow_save(talk, *group, context(kStoreOfRank0), state, save_options, last);
+}
+
+CheckpointInfo CheckpointStore::Impl::lead(ranks::Conversation& talk,
+                                           const std::function<CheckpointInfo()>& work) {
+    CheckpointInfo info;
+    try {
+        info = work();
+    } catch (const Error& error) {
+        talk.fail(error);
+        static_cast<void>(talk.end());
+        throw;
+    } catch (const std::bad_alloc&) {
+        talk.fail(Error(ErrorCode::kOutOfMemory, ENOMEM, store::kRankSave, {}, kNoOffset,
+                        "memory ran out on rank 0"));
+        static_cast<void>(talk.end());
+        throw;
+    }
+    store::note_failure(info.note, "the other ranks were not told",
+                        [&] { talk.agree(store::verdict_of(info)); });
+    for (const std::uint32_t rank : talk.end()) {
+        store::append_note(
+            info.note, fmt::format("{} was not heard from after the commit", group->name_of(rank)));
+    }
+    return info;
+}
+
+ranks::Waiting CheckpointStore::Impl::waiting() const {
+    return {.limit = std::chrono::milliseconds(options.rank_wait_ms), .report = {}};
+}
+
+store::SaveContext CheckpointStore::Impl::context(const std::string& identity) {
+    return {*engine, files, folders, options, [this] { return random(); }, speeds, identity};
+}
+
+CheckpointInfo CheckpointStore::Impl::commit(const State& state, const SaveOptions& save_options,
+                                             ranks::Conversation* talk) {
+    begin_writing();
+    penstock::state::wait_for_streams(state.tensors, save_options.streams);
+    const std::uint64_t generation = next_generation();
+    std::string note;
+    ownership.begin(generation);
+    reported.append(note, ownership.notes());
+    stuck.next_save();
+    store::Remover remover(*engine, files, folders, ownership, &stuck);
+    store::note_failure(note, "what an earlier save left could not be removed",
+                        [&] { remover.collect(); });
+    reported.append(note, remover.left());
+    find_last(note);
+    const store::SaveContext here = context(ownership.identity());
+    const auto unfinished = [&] {
+        return std::make_unique<store::UnfinishedCheckpoint>(
+            *engine, files, folders, ownership, here.random, generation,
+            store::checkpoint_name(generation, save_options.step));
+    };
+    std::unique_ptr<store::UnfinishedCheckpoint> folder;
+    store::WrittenShards written;
+    if (talk != nullptr) {
+        folder = unfinished();
+        written =
+            store::lead_save(*talk, *group, here, state, save_options, last, generation, *folder);
+    } else {
+        stream::ProgressClock progress(save_options.progress, "save checkpoint");
+        store::StateSums sums;
+        store::SavePlan plan =
+            store::plan_save(here, state, save_options, last, generation, sums, progress);
+        static_cast<void>(store::place_shards(here, plan));
+        folder = unfinished();
+        written = store::write_shards(here, std::move(plan), *folder, sums, progress);
+    }
+    CheckpointInfo info = store::info_of(written.manifest, folder->named_path());
+    info.pinned = save_options.pinned;
+    info.note = written.note;
+    store::append_note(info.note, note);
+    store::LastCheckpoint saved{std::move(written.manifest), info.path, written.manifest_hash};
+    store::commit(*folder, talk != nullptr);
+    last = std::move(saved);
+    return info;
+}
+
+void CheckpointStore::Impl::after_commit(CheckpointInfo& info, const SaveOptions& save_options) {
+    store::Outdated outdated;
+    store::note_failure(info.note, "older checkpoints could not be removed", [&] {
+        retention.saved(std::string(base::last_name(info.path)), last.manifest, last.hash);
+        outdated = retain(store::still_wanted(save_options.progress, info.written_bytes));
+        reported.append(info.note, outdated.left);
+    });
+    check_read_back(info, outdated.damaged);
+}
+
+}  // namespace penstock

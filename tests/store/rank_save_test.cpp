@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saves by ranks that are threads, on a real folder: what they write, and what is refused on all.
+#include "store/keep/store_folder.hpp"
+#include "store/rank_state.hpp"
+#include "support/temp_folder.hpp"
+#include "support/test_engine.hpp"
+
+#include <penstock/checkpoint.hpp>
+#include <penstock/ranks.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace penstock::store {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::uint64_t kLarge = 400'000;  // elements: more than a tensor that rank 0 writes alone
+
+class RankSaves : public ::testing::Test {
+protected:
+    using Work = std::function<void(const Ranks&, CheckpointStore&)>;
+
+    [[nodiscard]] static StoreOptions options_of(const Ranks& ranks) {
+        return {.keep = 2, .lock_wait_ms = 0, .ranks = ranks, .rank_wait_ms = 2000};
+    }
+    // Each rank on a thread of its own, with a store of its own; the errors, by rank.
+    std::vector<std::string> run(std::uint32_t count, const Work& work) {
+        std::vector<std::string> errors(count);
+        std::vector<std::thread> threads;
+        for (const Ranks& ranks : Ranks::of_threads(count)) {
+            threads.emplace_back([this, ranks, &work, &errors] {
+                try {
+                    CheckpointStore store(engine_, FileSystem::local(), folders_of(ranks),
+                                          options_of(ranks));
+                    work(ranks, store);
+                } catch (const std::exception& error) {
+                    errors[ranks.number()] = error.what();
+                }
+            });
+        }
+        for (std::thread& thread : threads) {
+            thread.join();
+        }
+        return errors;
+    }
+    void save_all(std::uint32_t count, std::uint64_t number, std::uint64_t whole = 300) {
+        EXPECT_THAT(run(count,
+                        [&](const Ranks& ranks, CheckpointStore& store) {
+                            const RankState state(ranks.number(), ranks.count(), number, whole);
+                            const CheckpointInfo info = store.save(state.state(), {.step = number});
+                            EXPECT_EQ(info.step, number);
+                            EXPECT_EQ(info.path, store.latest()->path);
+                            EXPECT_EQ(info.tensors, 6U);
+                            EXPECT_THAT(info.note, Not(HasSubstr("rank")));
+                        }),
+                    Each(""));
+    }
+    [[nodiscard]] CheckpointStore reader() {
+        return {engine_, FileSystem::local(), {folder_ / "ckpt"}};
+    }
+    [[nodiscard]] std::vector<std::string> leftovers() const {
+        std::vector<std::string> names;
+        for (const auto& entry : std::filesystem::directory_iterator(folder_ / "ckpt")) {
+            const std::string name = entry.path().filename();
+            if (name.starts_with(".unfinished") || name.starts_with(".removed")) {
+                names.push_back(name);
+            }
+        }
+        return names;
+    }
+    [[nodiscard]] virtual std::vector<std::string> folders_of(const Ranks& /*ranks*/) const {
+        return {folder_ / "ckpt"};
+    }
+
+    support::TempFolder folder_;
+    std::shared_ptr<Engine> engine_ = std::make_shared<Engine>();
+};
+
+TEST_F(RankSaves, IsOneCheckpointOfAll) {
+    for (const std::uint32_t count : {2U, 3U, 5U, 8U}) {
+        save_all(count, count, kLarge);
+        const auto latest = reader().latest();
+        ASSERT_TRUE(latest);
+        EXPECT_EQ(latest->step, count);
+        Checkpoint checkpoint(engine_, FileSystem::local(), latest->path);
+        EXPECT_EQ(RankState::compare(checkpoint, count, kLarge), "");
+        EXPECT_THAT(checkpoint.verify(), IsEmpty());
+        EXPECT_THAT(leftovers(), IsEmpty());
+    }
+}
+
+TEST_F(RankSaves, LargeWholeTensorsAreSharedOut) {
+    save_all(3, 1, kLarge);
+    std::map<std::string, int> writers;  // the first digits of shards' numbers are the ranks
+    for (const auto& entry : std::filesystem::directory_iterator(reader().latest()->path)) {
+        const std::string name = entry.path().filename();
+        EXPECT_FALSE(is_share_name(name)) << name;
+        if (name.starts_with("shard-") && entry.file_size() > 4 * kLarge) {
+            ++writers[name.size() > std::string("shard-00001.safetensors").size()
+                          ? name.substr(6, 1)
+                          : "0"];
+        }
+    }
+    EXPECT_EQ(writers.size(), 2U);
+}
+
+TEST_F(RankSaves, WhatDidNotChangeIsLinkedByWhomItWasWritten) {
+    save_all(3, 1, kLarge);
+    EXPECT_THAT(run(3,
+                    [&](const Ranks& ranks, CheckpointStore& store) {
+                        const RankState state(ranks.number(), ranks.count(), 1, kLarge);
+                        const CheckpointInfo info = store.save(state.state(), {.step = 1});
+                        EXPECT_EQ(info.written_bytes, 0U);
+                        EXPECT_EQ(info.linked_shards, info.shards);
+                    }),
+                Each(""));
+    save_all(3, 2, kLarge);  // parts what changes from what rests
+    save_all(3, 3, kLarge);
+    Checkpoint checkpoint(engine_, FileSystem::local(), reader().latest()->path);
+    EXPECT_EQ(RankState::compare(checkpoint, 3, kLarge), "");
+    EXPECT_LT(checkpoint.info().written_bytes, checkpoint.info().tensor_bytes);
+}
+
+TEST_F(RankSaves, ManyInARowAndInTheBackground) {
+    EXPECT_THAT(run(3,
+                    [&](const Ranks& ranks, CheckpointStore& store) {
+                        std::vector<PendingSave> saves;
+                        for (std::uint64_t number = 1; number <= 5; ++number) {
+                            const RankState state(ranks.number(), ranks.count(), number);
+                            saves.push_back(store.save_async(state.state(), {.step = number}));
+                        }
+                        for (const PendingSave& save : saves) {
+                            EXPECT_GT(save.result().generation, 0U);
+                        }
+                    }),
+                Each(""));
+    Checkpoint checkpoint(engine_, FileSystem::local(), reader().latest()->path);
+    EXPECT_EQ(RankState::compare(checkpoint, 5), "");
+}
+
+TEST_F(RankSaves, OtherStepIsAnErrorOnAll) {
+    const auto errors = run(3, [&](const Ranks& ranks, CheckpointStore& store) {
+        const RankState state(ranks.number(), ranks.count(), 1);
+        store.save(state.state(), {.step = ranks.number() == 2 ? 8U : 7U});
+    });
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank 2 of 3 (this process) saves step 8"),
+                                   HasSubstr("rank 0 step 7"))));
+    EXPECT_FALSE(reader().latest());
+    EXPECT_THAT(leftovers(), IsEmpty());
+}
+
+TEST_F(RankSaves, OtherStructureIsAnErrorOnAll) {
+    const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
+        const RankState state(ranks.number(), ranks.count(), ranks.number());
+        store.save(state.state(), {.step = 1});
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("rank 1 of 2 (this process) has another structure")));
+}
+
+TEST_F(RankSaves, OtherWholeTensorsAreAnErrorOnAll) {
+    const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
+        const RankState state(ranks.number(), ranks.count(), 1, 300 + ranks.number());
+        store.save(state.state(), {.step = 1});
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("rank 1 of 2 (this process) has other whole tensors")));
+}
+
+TEST_F(RankSaves, AHoleIsAnErrorOnAll) {
+    const auto errors = run(3, [&](const Ranks& ranks, CheckpointStore& store) {
+        const RankState state(ranks.number(), ranks.count(), 1);
+        State own = state.state();
+        for (StateTensor& tensor : own.tensors) {
+            tensor.copy = ranks.number() == 1 && tensor.name == "weight" ? 1 : 0;
+        }
+        store.save(own, {.step = 1});
+    });
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("weight"), HasSubstr("320 of the 480 elements"))));
+    EXPECT_FALSE(reader().latest());
+}
+
+TEST_F(RankSaves, AnOverlapIsAnErrorOnAll) {
+    const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
+        const RankState state(0, ranks.count(), 1);  // both have the slices of rank 0
+        store.save(state.state(), {.step = 1});
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("overlap")));
+    EXPECT_FALSE(reader().latest());
+}
+
+TEST_F(RankSaves, OtherTypesOfOneTensorNameBothRanks) {
+    const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
+        const RankState state(ranks.number(), ranks.count(), 1);
+        State own = state.state();
+        for (StateTensor& tensor : own.tensors) {
+            tensor.dtype = ranks.number() == 1 && tensor.name == "weight" ? "I32" : "F32";
+        }
+        store.save(own, {.step = 1});
+    });
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("F32 [12, 40] on rank 0"),
+                                   HasSubstr("I32 [12, 40] on rank 1"))));
+}
+
+TEST_F(RankSaves, WhatOneRankCannotSaveIsAnErrorOnAll) {
+    const auto errors = run(3, [&](const Ranks& ranks, CheckpointStore& store) {
+        const RankState state(ranks.number(), ranks.count(), 1);
+        State own = state.state();
+        if (ranks.number() == 2) {
+            own.tensors.front().dtype = "F33";
+        }
+        store.save(own, {.step = 1});
+    });
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank 2 of 3"), HasSubstr("F33"))));
+    save_all(3, 2);  // the next one is not disturbed
+}
+
+TEST_F(RankSaves, AProgressThatStopsOneStopsAll) {
+    const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
+        const RankState state(ranks.number(), ranks.count(), 1, kLarge);
+        SaveOptions options{.step = 1};
+        if (ranks.number() == 1) {
+            options.progress = [](std::uint64_t, std::uint64_t) { return false; };
+        }
+        store.save(state.state(), options);
+    });
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank 1 of 2"), HasSubstr("stopped it"))));
+    EXPECT_FALSE(reader().latest());
+    EXPECT_THAT(leftovers(), IsEmpty());
+}
+
+TEST_F(RankSaves, ARankThatDoesNotCallIsNamed) {
+    const auto errors = run(3, [&](const Ranks& ranks, CheckpointStore& store) {
+        if (ranks.number() == 1) {
+            throw std::runtime_error("training failed here");
+        }
+        const RankState state(ranks.number(), ranks.count(), 1);
+        store.save(state.state(), {.step = 1});
+    });
+    EXPECT_THAT(errors[0], HasSubstr("rank 1 of 3 has not called it within 2 s"));
+    EXPECT_EQ(errors[2], errors[0]);
+    EXPECT_THAT(leftovers(), IsEmpty());
+}
+
+TEST_F(RankSaves, OnlyRank0Removes) {
+    save_all(2, 1);
+    const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
+        if (ranks.number() == 1) {
+            static_cast<void>(store.collect());
+        }
+    });
+    EXPECT_EQ(errors[0], "");
+    EXPECT_THAT(errors[1], HasSubstr("rank 0 removes for all ranks"));
+}
+
+class RankSavesApart : public RankSaves {
+protected:
+    [[nodiscard]] std::vector<std::string> folders_of(const Ranks& ranks) const override {
+        return {folder_ / (ranks.number() == 2 ? "other" : "ckpt")};
+    }
+};
+
+TEST_F(RankSavesApart, AFolderThatIsNotSharedIsAnErrorOnAll) {
+    std::filesystem::create_directory(folder_ / "other");
+    const auto errors = run(3, [&](const Ranks& ranks, CheckpointStore& store) {
+        const RankState state(ranks.number(), ranks.count(), 1);
+        store.save(state.state(), {.step = 1});
+    });
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank 2 of 3"), HasSubstr("other"),
+                                   HasSubstr("is not the one of rank 0"))));
+    EXPECT_TRUE(std::filesystem::is_empty(folder_ / "other"));
+    EXPECT_THAT(leftovers(), IsEmpty());
+}
+
+class RankSavesInFolders : public RankSaves {
+protected:
+    [[nodiscard]] std::vector<std::string> folders_of(const Ranks& /*ranks*/) const override {
+        return {folder_ / "ckpt", folder_ / "second", folder_ / "third"};
+    }
+};
+
+TEST_F(RankSavesInFolders, ShardsLieInAllOfThem) {
+    for (std::uint64_t number = 1; number <= 3; ++number) {
+        save_all(3, number, kLarge);
+    }
+    Checkpoint checkpoint(engine_, FileSystem::local(), reader().latest()->path);
+    EXPECT_EQ(RankState::compare(checkpoint, 3, kLarge), "");
+    EXPECT_THAT(checkpoint.verify(), IsEmpty());
+    for (const char* name : {"second", "third"}) {
+        for (const auto& entry : std::filesystem::directory_iterator(folder_ / name)) {
+            EXPECT_FALSE(std::string(entry.path().filename()).starts_with(".unfinished"));
+        }
+    }
+}
+
+}  // namespace
+}  // namespace penstock::store
