@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <exception>
+#include <new>
 #include <utility>
 
 namespace penstock::ranks {
@@ -92,7 +93,7 @@ Conversation::Conversation(Group& group, std::string operation, Waiting waiting)
       watches_(group.ranks_.count()) {
     try {
         leave_record();
-    } catch (const Silence&) {  // the first wait finds out, where it can be told
+    } catch (const std::exception&) {  // the first wait finds out, where it can be told
         return;
     }
 }
@@ -106,6 +107,8 @@ std::optional<std::string> Conversation::look(std::uint32_t rank, std::string_vi
                                               nanoseconds timeout) {
     try {
         return group_.ranks_.mailbox()->get(key(rank, stage), timeout);
+    } catch (const std::bad_alloc&) {
+        throw;
     } catch (const std::exception& error) {
         throw Silence(Error(ErrorCode::kSystem, ECONNRESET, operation_, {}, kNoOffset,
                             fmt::format("the mailbox of the ranks is gone ({}): rank 0, which "
@@ -117,6 +120,8 @@ std::optional<std::string> Conversation::look(std::uint32_t rank, std::string_vi
 void Conversation::leave(std::string_view stage, std::string_view message) {
     try {
         group_.ranks_.mailbox()->put(key(group_.ranks_.number(), stage), message);
+    } catch (const std::bad_alloc&) {
+        throw;
     } catch (const std::exception& error) {
         throw Silence(Error(ErrorCode::kSystem, ECONNRESET, operation_, {}, kNoOffset,
                             fmt::format("the mailbox of the ranks is gone ({}): rank 0, which "
@@ -127,9 +132,11 @@ void Conversation::leave(std::string_view stage, std::string_view message) {
 
 void Conversation::leave_record() {
     MessageWriter out;
-    out.text(group_.ranks_.host()).number(++steps_).number(failure_ ? kFailed : kMoves);
-    if (failure_) {
-        write_error(out, *failure_);
+    out.text(group_.ranks_.host()).number(++steps_).number(has_failed_ ? kFailed : kMoves);
+    if (has_failed_) {
+        write_error(out, failure_ ? *failure_
+                                  : Error(ErrorCode::kOutOfMemory, ENOMEM, operation_, {},
+                                          kNoOffset, "memory ran out"));
     }
     leave(kRecord, out.take());
 }
@@ -268,6 +275,7 @@ std::vector<std::string> Conversation::gather(const std::string& stage) {
 void Conversation::agree(std::string_view message) {
     PENSTOCK_ASSERT(leads());
     leave(kVerdict, MessageWriter().number(kMoves).text(message).take());
+    has_verdict_ = true;
 }
 
 void Conversation::fail(const Error& error) noexcept {
@@ -277,6 +285,7 @@ void Conversation::fail(const Error& error) noexcept {
         out.number(kFailed);
         write_error(out, error);
         leave(kVerdict, out.take());
+        has_verdict_ = true;
     } catch (const std::exception&) {  // then they hear nothing, and find out themselves
         return;
     }
@@ -298,6 +307,9 @@ std::vector<std::uint32_t> Conversation::end() noexcept {
     std::vector<std::uint32_t> deaf;
     try {
         std::vector<std::uint32_t> missing = others();
+        if (!has_verdict_) {  // they wait as long as this rank moves, so it does not
+            return missing;
+        }
         while (!missing.empty()) {
             wait_once(missing, kHeard, [](std::uint32_t, const std::string&) {});
             std::erase_if(missing, [&](std::uint32_t rank) {
@@ -374,10 +386,11 @@ void Conversation::pause(nanoseconds time) {
 
 void Conversation::tell_failure(const Error& error) noexcept {
     PENSTOCK_ASSERT(!leads());
+    has_failed_ = true;
     try {
         failure_ = error;
         leave_record();
-    } catch (const std::exception&) {  // then rank 0 sees that this rank stands still
+    } catch (const std::exception&) {  // the next record says it, if this rank waits for a verdict
         return;
     }
 }

@@ -140,7 +140,9 @@ private:
     std::uint64_t told_ = 0;            // the caller's steps at the last record
     std::vector<Watch> watches_;        // one per rank
     std::optional<std::string> heard_;  // the verdict
-    std::optional<Error> failure_;      // of this rank
+    bool has_failed_ = false;           // this rank
+    std::optional<Error> failure_;      // its error, if there was memory for it
+    bool has_verdict_ = false;          // rank 0: the others can hear it
     std::chrono::nanoseconds reported_{0};
     std::chrono::steady_clock::time_point next_record_;
     std::chrono::steady_clock::time_point next_look_;

@@ -170,8 +170,8 @@ CheckpointInfo CheckpointStore::Impl::save(const State& state, const SaveOptions
     }
     gate.check_open();
     penstock::state::wait_for_streams(state.tensors, save_options.streams);
-    static const std::string kStoreOfRank0;
-    return store::follow_save(talk, *group, context(kStoreOfRank0), state, save_options, last);
+    const std::string offered;  // the identity of the store comes with rank 0's offer
+    return store::follow_save(talk, *group, context(offered), state, save_options, last);
 }
 
 CheckpointInfo CheckpointStore::Impl::lead(ranks::Conversation& talk,

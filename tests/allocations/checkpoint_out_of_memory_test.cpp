@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -30,6 +31,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -161,6 +163,63 @@ TEST_F(CheckpointOutOfMemory, AStoreSaves) {
                 }
                 Checkpoint there = store.open(latest->generation);
                 return holds(there, latest->generation == first ? saved : next);
+            },
+            5);
+    });
+}
+
+bool is_of_memory(const std::exception_ptr& failure) {
+    try {
+        std::rethrow_exception(failure);
+    } catch (const std::bad_alloc&) {
+        return true;
+    } catch (const Error& error) {
+        return error.reason() == ErrorCode::kOutOfMemory;
+    }
+}
+
+// A rank that ran out of memory before it began is one that did not call, to the other.
+void throw_memory_first(std::span<const std::exception_ptr> failures) {
+    std::exception_ptr thrown;
+    for (const std::exception_ptr& failure : failures) {
+        thrown = failure && (!thrown || is_of_memory(failure)) ? failure : thrown;
+    }
+    if (thrown) {
+        std::rethrow_exception(thrown);
+    }
+}
+
+// Whatever rank runs out of memory: both end, and what the store has is whole.
+TEST_F(CheckpointOutOfMemory, RanksSave) {
+    in_child([](Scene& scene) {
+        scene.files.make_folder(scene.folder + "/store");
+        const Saved saved(3, 300'000, 2);
+        const auto save = [&](const Ranks& ranks, std::exception_ptr& failure) {
+            try {
+                scene.store({.keep = 2, .ranks = ranks, .rank_wait_ms = 100}).save(saved.state());
+            } catch (const std::exception&) {
+                failure = std::current_exception();
+            }
+        };
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                const bool through = attempt([&] {
+                    const std::vector<Ranks> ranks = Ranks::of_threads(2);
+                    const Ranks other(1, 2, "other", ranks[0].mailbox());
+                    std::exception_ptr failures[2];
+                    std::thread thread([&] { save(other, failures[1]); });
+                    save(ranks[0], failures[0]);
+                    thread.join();
+                    throw_memory_first(failures);
+                });
+                const CheckpointStore store = scene.store();
+                const auto latest = store.latest();
+                if (!latest) {
+                    return through ? "it is not there" : "";
+                }
+                Checkpoint there = store.open(latest->generation);
+                return holds(there, saved);
             },
             5);
     });

@@ -17,7 +17,8 @@ WITHOUT_MEMORY = {
     "only look at what is there": {
         "ZipfRows", "backend_named", "bits_of", "cache_policy_named", "closed", "destinations", "done_bytes",
         "drain_first", "edge_id", "edge_ids", "edges_to", "element_type_named", "extent_bytes", "folders", "held",
-        "gpu_path_named", "gpu_paths_in", "hops", "is_about_the_file", "kept_bytes", "metadata", "note", "relations",
+        "gpu_path_named", "gpu_paths_in", "hops", "is_about_the_file", "kept_bytes", "metadata", "next_user", "note",
+        "relations",
         "row_policy", "share_of_bound", "shortfall", "source_of", "staged", "structure", "submitted", "text_of",
         "total_bytes", "wait_for", "wait_for_gpus", "wait_staged", "wake",
     },
