@@ -392,8 +392,10 @@ def _fill(source: Any, into: Any, names: Any, pickle: bool, report: Any) -> Any:
     chosen_ones = [i for i in selection if i in targets]
     views, own = [found[i][2] for i in chosen_ones], [targets[i] for i in chosen_ones]
     labels = [called[i] for i in chosen_ones]
-    items = [_into.number_of(view, numbers, name, path) for view, name in zip(views, labels, strict=True)]
+    items = []
     for name, view, target in zip(labels, views, own, strict=True):
+        _into.check_dense(name, target)
+        items.append(_into.number_of(view, numbers, name, path))
         _into.check_like(path, name, target, view.dtype, view.shape)
     plan, copied, whole, shared = source.plan_fill(items, views, own, labels, names is None)
     _into.touched(own)
