@@ -174,10 +174,10 @@ def load_from(
         # A name gives its value, a pattern gives a dict.
         into = {names: into} if isinstance(names, str) and not isinstance(into, Mapping) else into
         found = _fill(source, into, names, pickle, report)
-    elif names is not None:
-        found = _named(source, map_location, names, mapped, dtype, report)
+    elif names is None or (source.kind in ("safetensors", "index") and not isinstance(names, Mapping)):
+        found = _whole(source, map_location, mapped, dtype, pickle, report)  # what is not wanted was not opened
     else:
-        found = _whole(source, map_location, mapped, dtype, pickle, report)
+        found = _named(source, map_location, names, mapped, dtype, report)
     if names is None and not pickle:
         _pickled.warn(source)
     return found.get(names, found) if isinstance(names, str) else found
@@ -382,7 +382,7 @@ def _fill(source: Any, into: Any, names: Any, pickle: bool, report: Any) -> Any:
     called, selection, theirs = _into.labels(found), chosen(found, names, path), _into.matched(found, given)
     targets = {i: row[2] for i, row in zip(theirs, given, strict=True) if i is not None}
     lacking = [called[i] for i in selection if i not in targets]
-    if names is None:
+    if names is None and None in theirs:
         named = zip(theirs, _into.labels(given), strict=True)
         _into.check_missing(path, [name for i, name in named if i is None], lacking)
     if source.kind == "checkpoint":
