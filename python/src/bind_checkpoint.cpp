@@ -2,6 +2,7 @@
 // Stores of checkpoints for penstock/_store/store.py. Private: what users see is CheckpointStore
 // and Checkpoint of the package.
 #include "arguments.hpp"
+#include "base/align.hpp"
 #include "base/text/units.hpp"
 #include "bind.hpp"
 #include "borrowed_memory.hpp"
@@ -17,6 +18,7 @@
 #include "request.hpp"
 #include "saved_tensors.hpp"
 #include "saver.hpp"
+#include "source_object.hpp"
 #include "state.hpp"
 #include "state/structure/structure.hpp"
 #include "store_object.hpp"
@@ -29,7 +31,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <string_view>
+#include <unordered_map>
 
 namespace penstock::python {
 
@@ -135,22 +140,99 @@ nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64
 
 // ---- reading
 
-struct SkeletonObject {
-    state::Skeleton skeleton;
+class CheckpointSource final : public SourceObject {
+public:
+    explicit CheckpointSource(std::shared_ptr<Checkpoint> checkpoint)
+        : checkpoint_(std::move(checkpoint)),
+          skeleton_(state::skeleton_of(checkpoint_->structure(), checkpoint_->tensors())) {
+        for (const CheckpointTensor& t : checkpoint_->tensors()) {
+            by_name_.emplace(t.name, &t);
+        }
+        path = checkpoint_->info().path;
+        place_items();
+    }
 
-    /// The part of it that is wanted, or None if it is none; see part_of().
-    [[nodiscard]] nb::object part(const nb::list& wanted, bool one, nb::handle path) const {
-        auto part = part_of(skeleton.tree, wanted, one, path);
-        if (!part) {
+    /// Makes a part of the state all of it, if one is wanted, and not a tensor of that name.
+    void cut(Choice& choice, std::string_view alone) {
+        auto part = choice.part_of(skeleton_.tree);
+        if (part && by_name_.count(alone) == 0) {
+            std::vector<std::string> sources;
+            for (const std::uint32_t storage : part->storages) {
+                sources.push_back(std::move(skeleton_.sources[storage]));
+            }
+            skeleton_ = {std::move(part->tree), std::move(sources)};
+            place_items();
+            is_part = true;
+        }
+    }
+    /// Adds a stored tensor, which need not be in the state: (item, type, shape), or None.
+    nb::object add(nb::handle name) {
+        const auto found = by_name_.find(text(name));
+        if (found == by_name_.end()) {
             return nb::none();
         }
-        SkeletonObject out;
-        for (const std::uint32_t storage : part->storages) {
-            out.skeleton.sources.push_back(skeleton.sources[storage]);
-        }
-        out.skeleton.tree = std::move(part->tree);
-        return nb::cast(std::move(out));
+        const CheckpointTensor& t = *found->second;
+        skeleton_.sources.push_back(t.name);
+        skeleton_.tree.storages.push_back({t.bytes, "cpu", t.name});
+        place_items();
+        return nb::make_tuple(places_.size() - 1, t.dtype, nb::cast(t.shape));
     }
+
+    [[nodiscard]] const char* kind() const override { return "checkpoint"; }
+    const format::ValueTree& tree() override { return skeleton_.tree; }
+    std::vector<std::optional<ElementType>> set_types(ElementType to) override {
+        return state::set_types(skeleton_.tree, to);
+    }
+    [[nodiscard]] Place place(std::size_t item) const override { return places_.at(item); }
+    [[nodiscard]] std::optional<state::StoredShape> stored(std::size_t item) const override {
+        const CheckpointTensor& t = tensor(item);
+        return state::StoredShape{t.name, t.dtype, t.shape};
+    }
+    [[nodiscard]] ItemRange checkable(const ItemRange& part) const override {
+        const CheckpointTensor& t = tensor(part.item);
+        const bool of_bytes = t.dtype == "U8" && t.shape.size() == 1;
+        return part.bytes == 0 || of_bytes ? part : ItemRange{part.item, 0, t.bytes};
+    }
+    void read(std::span<const ItemRead> wanted, bool /*fresh*/, bool /*faulted_in*/,
+              const Progress& progress) override {
+        std::vector<TensorRead> reads;
+        for (const ItemRead& one : wanted) {
+            if (one.into.bytes == 0) {
+                continue;
+            }
+            const CheckpointTensor& t = tensor(one.part.item);
+            TensorRead& read = reads.emplace_back(
+                TensorRead{t.name, one.into, one.box.begin, one.box.end, one.strides_bytes});
+            if (one.box.begin.empty() && one.part.bytes != t.bytes) {
+                read.begin = {one.part.begin};
+                read.end = {one.part.begin + one.part.bytes};
+            }
+        }
+        checkpoint_->read(reads, true, progress);
+    }
+
+private:
+    // In the order of the state: parts of an item may lie in several shards. Large ones begin at a
+    // page, as in their files.
+    void place_items() {
+        constexpr std::uint64_t kSmallAlignment = 64;
+        places_.clear();
+        std::uint64_t at = 0;
+        for (const std::string& source : skeleton_.sources) {
+            const std::uint64_t bytes = by_name_.at(source)->bytes;
+            at = base::align_up(at, bytes >= base::kPageBytes ? base::kPageBytes : kSmallAlignment);
+            places_.push_back({0, at, bytes});
+            at += bytes;
+        }
+    }
+    [[nodiscard]] const CheckpointTensor& tensor(std::size_t item) const {
+        return *by_name_.at(skeleton_.sources[item]);
+    }
+
+    std::shared_ptr<Checkpoint> checkpoint_;
+    std::unordered_map<std::string_view, const CheckpointTensor*> by_name_;
+    state::Skeleton skeleton_;
+    std::vector<Place> places_;
 };
 
 struct CheckpointObject {
@@ -158,53 +240,43 @@ struct CheckpointObject {
         const std::string bytes = path_bytes(path, "path", "");
         const CachePolicy policy = cache_policy_of(cache);
         const nb::gil_scoped_release nogil;
-        checkpoint = std::make_unique<Checkpoint>(engine, FileSystem::local(), bytes, policy);
+        checkpoint = std::make_shared<Checkpoint>(engine, FileSystem::local(), bytes, policy);
     }
     CheckpointObject(std::shared_ptr<Engine> own, Checkpoint&& opened_one)
-        : engine(std::move(own)), checkpoint(std::make_unique<Checkpoint>(std::move(opened_one))) {}
+        : engine(std::move(own)), checkpoint(std::make_shared<Checkpoint>(std::move(opened_one))) {}
 
     std::shared_ptr<Engine> engine;
-    std::unique_ptr<Checkpoint> checkpoint;
+    std::shared_ptr<Checkpoint> checkpoint;
 };
 
-// rows: (name, memory, begin, end, strides) each; memory: an object that has it, or (address,
-// bytes) of a GPU; begin and end: a list of elements, or None for all; strides: a list of bytes, or
-// None.
-std::uint64_t read_tensors(const CheckpointObject& self, nb::handle rows, bool verify,
-                           nb::handle progress) {
-    std::vector<TensorRead> wanted;
-    std::vector<BorrowedMemory> memory;
-    for (const nb::handle row : nb::iter(rows)) {
-        TensorRead read;
-        read.name = word_of(row[0], "name");
-        const nb::object into = row[1];
-        if (nb::isinstance<nb::tuple>(into)) {  // (address, bytes) of a GPU
-            read.into = device_memory(reinterpret_cast<void*>(nb::cast<std::uintptr_t>(into[0])),
-                                      nb::cast<std::uint64_t>(into[1]));
-        } else {
-            memory.push_back(borrow_anywhere(into, "into", true, std::nullopt));
-            read.into = memory.back().memory();
-        }
-        const nb::object begin = row[2];
-        if (!begin.is_none()) {
-            read.begin = counts_of(begin, "begin", "elements");
-            read.end = counts_of(row[3], "end", "elements");
-        }
-        const nb::object strides = row[4];
-        if (!strides.is_none()) {
-            read.strides_bytes = counts_of(strides, "strides", "bytes");
-        }
-        wanted.push_back(std::move(read));
+// What a load reads. `wanted`, `as_wanted`, `one`: see Choice.
+CheckpointSource source_of(const CheckpointObject& self, nb::handle wanted, bool as_wanted,
+                           bool one) {
+    std::optional<CheckpointSource> out;
+    {
+        const nb::gil_scoped_release nogil;
+        out.emplace(self.checkpoint);
     }
-    std::vector<Memory> into;
-    for (const TensorRead& read : wanted) {
-        into.push_back(read.into);
+    Choice choice(wanted, as_wanted, one);
+    try {
+        out->cut(choice, one ? text(wanted[0]) : std::string());
+    } catch (const Error&) {
+        choice.raise_lacking(out->path);
+        throw;
     }
-    const std::vector<StreamHandle> streams = streams_of(into);
+    return std::move(*out);
+}
+
+// A box of a tensor, to memory that has its size; the bytes read from storage.
+std::uint64_t read_box(const CheckpointObject& self, nb::handle name, nb::handle into,
+                       nb::handle begin, nb::handle end) {
+    const BorrowedMemory memory = borrow_anywhere(into, "into", true, std::nullopt);
+    const TensorRead wanted{word_of(name, "name"), memory.memory(),
+                            counts_of(begin, "begin", "elements"),
+                            counts_of(end, "end", "elements")};
     std::uint64_t bytes = 0;
-    run_with_progress(progress, [&](const Progress& on_progress) {
-        wait_for_streams(streams);
-        bytes = self.checkpoint->read(wanted, verify, on_progress);
+    run_with_progress(nb::none(), [&](const Progress& on_progress) {
+        bytes = self.checkpoint->read({&wanted, 1}, true, on_progress);
     });
     return bytes;
 }
@@ -480,43 +552,8 @@ void bind_checkpoint(nb::module_& parent) {
             return format::pickled_type({data.c_str(), data.size()});
         },
         nb::arg("data"));
-    nb::class_<SkeletonObject>(m, "Skeleton")
-        .def_prop_ro(
-            "sources",
-            [](const SkeletonObject& s) {
-                nb::list out;
-                for (std::size_t i = 0; i < s.skeleton.sources.size(); ++i) {
-                    const auto& storage = s.skeleton.tree.storages[i];
-                    out.append(
-                        nb::make_tuple(s.skeleton.sources[i], storage.bytes, storage.location));
-                }
-                return out;
-            },
-            "(name, bytes, location) of each storage")
-        .def_prop_ro(
-            "tensor_counts",
-            [](const SkeletonObject& s) {
-                std::vector<std::size_t> out(s.skeleton.sources.size());
-                for (const auto& tensor : s.skeleton.tree.tensors) {
-                    ++out[tensor.storage];
-                }
-                return out;
-            },
-            "Tensors of the state on each storage")
-        .def("part", &SkeletonObject::part, nb::arg("wanted"), nb::arg("one"), nb::arg("path"))
-        .def(
-            "set_types",
-            [](SkeletonObject& s, nb::handle to) {
-                return type_names(state::set_types(s.skeleton.tree, float_type_of(to)));
-            },
-            nb::arg("to"), "See set_types() in state/subtree.hpp.")
-        .def(
-            "objects",
-            [](const SkeletonObject& s, nb::handle storages, bool pickle, nb::handle path,
-               bool data) { return objects_of(s.skeleton.tree, storages, pickle, path, data); },
-            nb::arg("storages"), nb::arg("pickle"), nb::arg("path"), nb::arg("data") = true)
-        .def("pickled",
-             [](const SkeletonObject& s) { return format::pickled_places(s.skeleton.tree); });
+    nb::class_<CheckpointSource, SourceObject>(m, "CheckpointSource")
+        .def("add", &CheckpointSource::add, nb::arg("name"));
     nb::class_<CheckpointObject>(m, "Checkpoint")
         .def("__reduce__", [](nb::handle) { cannot_pickle("Checkpoint", "its path"); })
         .def(nb::init<nb::handle, nb::handle>(), nb::arg("path"), nb::arg("cache").none())
@@ -530,13 +567,8 @@ void bind_checkpoint(nb::module_& parent) {
                  }
                  return out;
              })
-        .def("skeleton",
-             [](const CheckpointObject& c) {
-                 const nb::gil_scoped_release nogil;
-                 return SkeletonObject{
-                     state::skeleton_of(c.checkpoint->structure(), c.checkpoint->tensors())};
-             })
-        .def("read", read_tensors, nb::arg("rows"), nb::arg("verify"), nb::arg("progress").none())
+        .def("source", source_of, nb::arg("wanted").none(), nb::arg("as_wanted"), nb::arg("one"))
+        .def("read", read_box, nb::arg("name"), nb::arg("into"), nb::arg("begin"), nb::arg("end"))
         .def("save", save_checkpoint, nb::arg("path"), nb::arg("metadata"), nb::arg("shard_bytes"),
              nb::arg("progress").none(), nb::arg("sync"))
         .def("verify", checkpoint_problems, nb::arg("progress").none())

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans reads of a stored tensor straight into tensors of torch that exist, so that their elements
-// get their values and no other byte changes.
+// Plans reads of items straight into tensors of torch that exist.
+//
+//   without gaps  the elements lie in memory as in the item: its bytes are read directly
+//   strided       the item is stored as the view: it is read directly, element by element
+//   copied        all others: the item is read whole into new memory, and the elements are copied
 #include "fill_targets.hpp"
+#include "format/torch_types.hpp"
 #include "names.hpp"
+#include "source_object.hpp"
 #include "state/shared_memory.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,24 +34,14 @@ bool has_plain_bits(nb::handle tensor) {
     return !flag(tensor, is_conj) && !flag(tensor, is_neg);
 }
 
-bool is_plain(nb::handle tensor) {
+bool is_dense(nb::handle tensor) {
     static const Name is_contiguous("is_contiguous");
-    return flag(tensor, is_contiguous) && has_plain_bits(tensor);
+    return flag(tensor, is_contiguous);
 }
 
 std::uint64_t element_bytes_of(nb::handle tensor) {
     static const Name element_size("element_size");
     return number(call(tensor, element_size));
-}
-
-std::uint64_t address_of(nb::handle tensor) {
-    static const Name data_ptr("data_ptr");
-    return number(call(tensor, data_ptr));
-}
-
-std::uint64_t elements_of(nb::handle tensor) {
-    static const Name numel("numel");
-    return number(call(tensor, numel));
 }
 
 state::ElementLayout layout_at(nb::handle tensor, std::uint64_t begin) {
@@ -54,15 +50,6 @@ state::ElementLayout layout_at(nb::handle tensor, std::uint64_t begin) {
     out.element_bytes = element_bytes_of(tensor);
     out.dimensions = dimensions_of(tensor, out.element_bytes);
     return out;
-}
-
-// Memory as the reader takes it: that of a GPU is (address, bytes).
-nb::object memory_at(std::uint64_t address, std::uint64_t bytes, bool on_gpu) {
-    if (on_gpu) {
-        return nb::make_tuple(address, bytes);
-    }
-    return checked(PyMemoryView_FromMemory(reinterpret_cast<char*>(address),
-                                           static_cast<Py_ssize_t>(bytes), PyBUF_WRITE));
 }
 
 // The same bytes as ranges that do not meet.
@@ -79,167 +66,232 @@ std::vector<Range> merged(std::vector<Range> ranges) {
     return out;
 }
 
-// The stored tensor: what fill_rows() has in `stored`.
-struct Stored {
-    nb::object name;
-    std::uint64_t bytes = 0;
-    std::string dtype;  // torch's: "torch.float32"
-    nb::object shape;
+// A tensor that exists, and the view of an item that it is to be filled with, which has its type
+// and shape.
+class FillTarget {
+public:
+    FillTarget(nb::handle of, nb::handle filled, nb::handle called)
+        : view(of),
+          tensor(filled),
+          name(called),
+          address(address_of(tensor)),
+          stretch(stretch_of(view)),
+          is_contiguous(is_dense(tensor)),
+          lies_as_view(lies()) {}
 
-    [[nodiscard]] bool is(nb::handle view) const {
-        static const Name nbytes("nbytes");
-        static const Name view_shape("shape");
-        static const Name view_dtype("dtype");
-        return is_plain(view) && number(get(view, nbytes)) == bytes &&
-               get(view, view_shape).equal(shape) && text(get(view, view_dtype)) == dtype;
+    [[nodiscard]] Kin kin(std::size_t item) const {
+        return lies_as_view ? Kin({item, address - stretch.first}) : Kin();
+    }
+
+    nb::handle view;
+    nb::handle tensor;
+    nb::handle name;
+    std::uint64_t address;
+    std::pair<std::uint64_t, std::uint64_t> stretch;
+    bool is_contiguous;
+    bool lies_as_view;  ///< its elements stand to each other in memory as those of the view
+
+private:
+    [[nodiscard]] bool lies() const {
+        static const Name is_conj("is_conj");
+        static const Name is_neg("is_neg");
+        static const Name shape("shape");
+        static const Name stride("stride");
+        if (flag(tensor, is_conj) != flag(view, is_conj) ||
+            flag(tensor, is_neg) != flag(view, is_neg)) {
+            return false;
+        }
+        if (is_contiguous && is_dense(view)) {
+            return true;
+        }
+        const nb::object extents = get(tensor, shape);
+        const nb::object steps = call(tensor, stride);
+        const nb::object others = call(view, stride);
+        bool same = true;
+        for (std::size_t d = 0; d < nb::len(extents); ++d) {
+            const std::uint64_t extent = number(extents[d]);
+            if (extent == 0) {
+                return true;
+            }
+            same = same && (extent == 1 || number(steps[d]) == number(others[d]));
+        }
+        return same;
     }
 };
 
-// The targets of one stored tensor, gathered.
-class FillRows {
+// The targets of one item, gathered.
+class ItemFill {
 public:
-    explicit FillRows(Stored stored) : stored_(std::move(stored)) {}
+    ItemFill(const SourceObject& source, std::size_t item)
+        : source_(source), item_(item), bytes_(source.place(item).bytes) {}
 
-    /// False: it cannot be filled without fresh memory.
-    bool add(nb::handle view, nb::handle target) {
-        static const Name nbytes("nbytes");
-        static const Name stride("stride");
-        if (elements_of(view) == 0) {
-            return true;
+    void add(const FillTarget& target) {
+        views_.insert(target.view.ptr());
+        copies_ = copies_ || !takes(target);
+    }
+    /// Different tensors of the state that it fills.
+    [[nodiscard]] std::size_t views() const { return views_.size(); }
+
+    /// Whether it can be filled without new memory; its reads then. `whole`: becomes the address of
+    /// memory of the host that has all of it. `shared`: the rest of the state has to have that.
+    bool plan(bool shared, std::vector<ItemRead>& reads, std::uint64_t& whole) {
+        std::vector<ItemRead> out;
+        for (auto& [place, lying] : lying_) {
+            const auto [on_gpu, address] = place;
+            for (const auto& [begin, end] : merged(std::move(lying.ranges))) {
+                const ItemRange part{item_, begin, end - begin};
+                const bool is_whole = part.bytes == bytes_;
+                if (!is_whole &&
+                    (!source_.stored(item_) || source_.checkable(part).bytes != part.bytes)) {
+                    return false;
+                }
+                out.push_back(
+                    {part, memory_of(lying.target, address + begin, part.bytes, lying.name)});
+                whole = is_whole && whole == 0 && !on_gpu ? address : whole;
+            }
         }
-        static const Name is_cpu("is_cpu");
-        const bool on_gpu = !truth(get(target, is_cpu));
-        const auto [begin, bytes] = stretch_of(view);
-        const state::ElementLayout layout = layout_at(target, address_of(target));
-        if (layout.meets_itself() || !is_reached(target)) {
+        if (copies_ || (shared && whole == 0)) {
             return false;
         }
-        if (FillTarget(view, target).lies_as_view() && number(get(view, nbytes)) == bytes) {
-            ranges_[{on_gpu, layout.begin - begin}].emplace_back(begin, begin + bytes);
-            return true;
+        for (const auto& [place, bytes] : strided_) {
+            out.push_back({{item_, 0, bytes_},
+                           {reinterpret_cast<std::byte*>(place.first), bytes},
+                           {},
+                           place.second});
         }
-        if (on_gpu || !stored_.is(view) || !has_plain_bits(target)) {
-            return false;
-        }
-        std::vector<std::uint64_t> strides;
-        for (const nb::handle step : nb::iter(call(target, stride))) {
-            strides.push_back(nb::cast<std::uint64_t>(step) * layout.element_bytes);
-        }
-        strided_[{layout.begin, std::move(strides)}] = layout.end() - layout.begin;
+        reads.insert(reads.end(), out.begin(), out.end());
         return true;
     }
 
-    /// As fill_rows() has it.
-    nb::object rows(bool everybody) {
-        const std::vector<Range> all{{0, stored_.bytes}};
-        nb::object whole = nb::none();
-        nb::list out;
-        for (auto& [place, ranges] : ranges_) {
-            const auto [on_gpu, address] = place;
-            ranges = merged(std::move(ranges));
-            const bool is_whole = ranges == all;
-            if (is_whole && whole.is_none() && !on_gpu) {
-                whole = nb::cast(address);
-            }
-            if (!is_whole && (stored_.dtype != "torch.uint8" || nb::len(stored_.shape) != 1)) {
-                return nb::none();
-            }
-            for (const auto& [begin, end] : ranges) {
-                out.append(nb::make_tuple(stored_.name,
-                                          memory_at(address + begin, end - begin, on_gpu),
-                                          is_whole ? nb::none() : list_of({begin}),
-                                          is_whole ? nb::none() : list_of({end}), nb::none()));
-            }
-        }
-        if (!everybody && whole.is_none()) {
-            return nb::none();
-        }
-        for (const auto& [place, bytes] : strided_) {
-            out.append(nb::make_tuple(stored_.name, memory_at(place.first, bytes, false),
-                                      nb::none(), nb::none(), list_of(place.second)));
-        }
-        return nb::make_tuple(std::move(out), std::move(whole));
-    }
-
 private:
-    static nb::object list_of(const std::vector<std::uint64_t>& numbers) {
-        nb::list out;
-        for (const std::uint64_t one : numbers) {
-            out.append(nb::cast(one));
+    struct Lying {
+        std::vector<Range> ranges;
+        nb::handle target;
+        nb::handle name;
+    };
+
+    // False: it cannot be filled without new memory.
+    bool takes(const FillTarget& target) {
+        static const Name is_cpu("is_cpu");
+        static const Name nbytes("nbytes");
+        static const Name stride("stride");
+        const auto [begin, bytes] = target.stretch;
+        if (bytes == 0) {
+            return true;
         }
-        return out;
+        if (!is_reached(target.tensor)) {
+            return false;
+        }
+        const bool on_gpu = !truth(get(target.tensor, is_cpu));
+        const state::ElementLayout layout = layout_at(target.tensor, target.address);
+        if (!target.is_contiguous && layout.meets_itself()) {
+            return false;
+        }
+        if (target.lies_as_view && number(get(target.view, nbytes)) == bytes) {
+            Lying& lying = lying_[{on_gpu, target.address - begin}];
+            lying.ranges.emplace_back(begin, begin + bytes);
+            lying.target = target.tensor;
+            lying.name = target.name;
+            return true;
+        }
+        if (on_gpu || !has_boxes(source_, item_, target.view) || !has_plain_bits(target.tensor)) {
+            return false;
+        }
+        std::vector<std::uint64_t> strides;
+        for (const nb::handle step : nb::iter(call(target.tensor, stride))) {
+            strides.push_back(nb::cast<std::uint64_t>(step) * layout.element_bytes);
+        }
+        strided_[{target.address, std::move(strides)}] = layout.end() - layout.begin;
+        return true;
     }
 
-    Stored stored_;
+    const SourceObject& source_;
+    std::size_t item_;
+    std::uint64_t bytes_;
+    bool copies_ = false;
+    std::set<PyObject*> views_;
     /// By whether it is on a GPU, and where the first byte would be.
-    std::map<std::pair<bool, std::uint64_t>, std::vector<Range>> ranges_;
+    std::map<std::pair<bool, std::uint64_t>, Lying> lying_;
     std::map<std::pair<std::uint64_t, std::vector<std::uint64_t>>, std::uint64_t> strided_;
 };
 
 }  // namespace
 
-std::pair<std::uint64_t, std::uint64_t> stretch_of(nb::handle view) {
-    static const Name storage_offset("storage_offset");
-    if (elements_of(view) == 0) {
-        return {0, 0};
-    }
-    const state::ElementLayout layout = layout_at(view, 0);
-    return {number(call(view, storage_offset)) * layout.element_bytes, layout.end()};
-}
-
-std::uint64_t FillTarget::address() const {
-    return address_of(tensor_);
-}
-
-bool FillTarget::lies_as_view() const {
-    static const Name is_conj("is_conj");
-    static const Name is_neg("is_neg");
+bool has_boxes(const SourceObject& source, std::size_t item, nb::handle view) {
     static const Name shape("shape");
-    static const Name stride("stride");
-    if (flag(tensor_, is_conj) != flag(view_, is_conj) ||
-        flag(tensor_, is_neg) != flag(view_, is_neg)) {
+    static const Name dtype("dtype");
+    static const Name storage_offset("storage_offset");
+    const auto stored = source.stored(item);
+    if (!stored || !is_dense(view) || !has_plain_bits(view) ||
+        number(call(view, storage_offset)) != 0) {
         return false;
     }
-    const nb::object extents = get(tensor_, shape);
-    const nb::object steps = call(tensor_, stride);
-    const nb::object others = call(view_, stride);
-    bool same = true;
-    for (std::size_t d = 0; d < nb::len(extents); ++d) {
-        const std::uint64_t extent = number(extents[d]);
-        if (extent == 0) {
-            return true;
-        }
-        same = same && (extent == 1 || number(steps[d]) == number(others[d]));
+    const format::TorchType* const type = format::torch_type(*element_type_named(stored->dtype));
+    const nb::list extents(get(view, shape));
+    bool same = type != nullptr && nb::len(extents) == stored->shape.size() &&
+                text(get(view, dtype)) == std::string("torch.") + type->torch;
+    for (std::size_t d = 0; same && d < stored->shape.size(); ++d) {
+        same = number(extents[d]) == stored->shape[d];
     }
     return same;
 }
 
-nb::object FillTarget::kin(nb::handle item) const {
-    if (!lies_as_view()) {
-        return nb::none();
+std::pair<std::uint64_t, std::uint64_t> stretch_of(nb::handle view) {
+    static const Name storage_offset("storage_offset");
+    static const Name nbytes("nbytes");
+    static const Name numel("numel");
+    if (number(call(view, numel)) == 0) {
+        return {0, 0};
     }
-    return nb::make_tuple(item, address() - stretch_of(view_).first);
+    const std::uint64_t begin = number(call(view, storage_offset)) * element_bytes_of(view);
+    return {begin, is_dense(view) ? number(get(view, nbytes)) : layout_at(view, 0).end()};
 }
 
-bool FillTarget::is_all_of(std::uint64_t bytes) const {
-    return stretch_of(view_) == std::pair(std::uint64_t{0}, bytes) && is_plain(view_) &&
-           is_plain(tensor_) && is_reached(tensor_);
-}
-
-Memory FillTarget::place(std::uint64_t bytes, nb::handle name) const {
-    return memory_of(tensor_, address(), bytes, name);
-}
-
-nb::object fill_rows(const nb::list& views, const nb::list& targets, const nb::tuple& stored,
-                     bool everybody) {
-    FillRows rows({nb::borrow(stored[0]), nb::cast<std::uint64_t>(stored[1]), text(stored[2]),
-                   nb::borrow(stored[3])});
-    for (std::size_t i = 0; i < nb::len(views); ++i) {
-        if (!rows.add(views[i], targets[i])) {
-            return nb::none();
+nb::tuple plan_fill(SourceObject& source, const nb::list& items, const nb::list& views,
+                    const nb::list& tensors, const nb::list& names, bool rest) {
+    std::vector<std::size_t> numbers;
+    std::vector<FillTarget> targets;
+    std::vector<Kin> kin;
+    for (std::size_t i = 0; i < nb::len(items); ++i) {
+        numbers.push_back(nb::cast<std::size_t>(items[i]));
+        kin.push_back(targets.emplace_back(views[i], tensors[i], names[i]).kin(numbers[i]));
+    }
+    refuse_unfit(names, tensors, kin);
+    std::map<std::size_t, ItemFill> fills;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        fills.try_emplace(numbers[i], source, numbers[i]).first->second.add(targets[i]);
+    }
+    const format::ValueTree& tree = source.tree();
+    std::vector<std::size_t> counts(tree.storages.size());  // of tensors of the state
+    for (const format::TensorValue& tensor : tree.tensors) {
+        ++counts[tensor.storage];
+    }
+    FillPlan plan;
+    plan.tensors = tensors;
+    std::set<std::size_t> copied;
+    nb::list whole;
+    nb::dict shared;
+    for (std::size_t item = 0; item < counts.size(); ++item) {
+        const auto fill = fills.find(item);
+        const bool others = rest && (fill == fills.end() || fill->second.views() != counts[item]);
+        std::uint64_t address = 0;
+        if (fill != fills.end() && !fill->second.plan(others, plan.reads, address)) {
+            copied.insert(item);
+            whole.append(item);
+        } else if (fill == fills.end() && others) {
+            whole.append(item);
+        } else if (others) {
+            shared[nb::cast(item)] = address;
         }
     }
-    return rows.rows(everybody);
+    nb::list copies;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        if (copied.count(numbers[i]) != 0) {
+            copies.append(i);
+        }
+    }
+    return nb::make_tuple(nb::cast(std::move(plan)), std::move(copies), std::move(whole),
+                          std::move(shared));
 }
 
 }  // namespace penstock::python

@@ -32,7 +32,7 @@ state::ElementLayout layout_of(nb::handle tensor, nb::handle name, bool is_alone
     static const Name element_size("element_size");
     static const Name is_contiguous("is_contiguous");
     state::ElementLayout out;
-    out.begin = number(call(tensor, data_ptr));
+    out.begin = address_of(tensor);
     if (truth(call(tensor, is_contiguous))) {
         out.element_bytes = number(get(tensor, nbytes));
         return out;
@@ -76,7 +76,7 @@ void refuse_past_storage(nb::handle tensor, const std::string& what) {
             throw;
         }
         // A subclass without a storage: it has an address of its own, or wraps other tensors.
-        if (number(call(tensor, data_ptr)) == 0) {
+        if (address_of(tensor) == 0) {
             raise_value(what + " is a " + type_text(tensor) +
                         ", which has no memory of its own; give the tensor that it wraps "
                         "(to_local() or full_tensor() of a DTensor)");
@@ -84,7 +84,7 @@ void refuse_past_storage(nb::handle tensor, const std::string& what) {
         return;
     }
     const std::uint64_t bytes = number(call(storage, nbytes));
-    const std::uint64_t first = number(call(tensor, data_ptr));
+    const std::uint64_t first = address_of(tensor);
     std::uint64_t used = number(call(tensor, element_size));
     for (const auto& dimension : dimensions_of(tensor, used)) {
         used += (dimension.extent - 1) * dimension.step_bytes;
@@ -97,6 +97,11 @@ void refuse_past_storage(nb::handle tensor, const std::string& what) {
         raise_value(what + " reaches past its storage, which has " + std::to_string(bytes) +
                     " bytes (it was resized or freed); give a tensor whose memory is there");
     }
+}
+
+std::uint64_t address_of(nb::handle tensor) {
+    static const Name data_ptr("data_ptr");
+    return number(call(tensor, data_ptr));
 }
 
 std::uint64_t number(const nb::object& object) {
@@ -145,7 +150,7 @@ Memory memory_of(nb::handle tensor, std::uint64_t address, std::uint64_t bytes, 
     }
 }
 
-void refuse_unfit(const nb::list& names, const nb::list& tensors, const nb::list& kin) {
+void refuse_unfit(const nb::list& names, const nb::list& tensors, const std::vector<Kin>& kin) {
     static const Name is_cpu("is_cpu");
     static const Name device("device");
     static const Name numel("numel");
@@ -159,7 +164,7 @@ void refuse_unfit(const nb::list& names, const nb::list& tensors, const nb::list
             continue;
         }
         refuse_past_storage(tensor, "load: " + into(names[i]));
-        const bool is_alone = kin[i].is_none();
+        const bool is_alone = !kin[i];
         state::ElementLayout layout = layout_of(tensor, names[i], is_alone);
         if (truth(get(tensor, is_cpu))) {
             refuse_read_only(layout.begin, names[i]);
@@ -178,8 +183,7 @@ void refuse_unfit(const nb::list& names, const nb::list& tensors, const nb::list
         // Those that are alone have odd numbers.
         layout.kin = 2 * i + 1;
         if (!is_alone) {
-            const std::pair its(number(kin[i][0]), number(kin[i][1]));
-            layout.kin = 2 * kins.try_emplace(its, kins.size()).first->second;
+            layout.kin = 2 * kins.try_emplace(*kin[i], kins.size()).first->second;
         }
         layouts.push_back(std::move(layout));
         named.push_back(names[i]);
@@ -205,7 +209,7 @@ nb::list sharing(const nb::list& tensors) {
             continue;
         }
         state::ElementLayout layout;
-        layout.begin = number(call(tensor, data_ptr));
+        layout.begin = address_of(tensor);
         layout.element_bytes = number(call(tensor, element_size));
         layout.dimensions = dimensions_of(tensor, layout.element_bytes);
         layout.kin = i;

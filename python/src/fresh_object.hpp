@@ -15,9 +15,8 @@ namespace penstock::python {
 
 class FreshObject {
 public:
-    explicit FreshObject(const std::vector<memory::Stretch>& stretches, bool of_small_load = true)
+    FreshObject(const std::vector<memory::Stretch>& stretches, bool of_small_load)
         : memory_(memory_for(stretches, of_small_load)) {}
-    explicit FreshObject(nb::handle stretches) : FreshObject(stretches_of(stretches)) {}
     [[nodiscard]] std::byte* address(std::size_t stretch) const { return memory_.address(stretch); }
     [[nodiscard]] bool faulted_in() const { return memory_.faulted_in(); }
     // The Buffer that keeps it, and where the stretch begins in that.
@@ -48,13 +47,6 @@ private:
             made.error().message += "; load a part by `names`, or with mmap=True";
         }
         return base::unwrap(std::move(made));
-    }
-    static std::vector<memory::Stretch> stretches_of(nb::handle pairs) {
-        std::vector<memory::Stretch> out;
-        for (const nb::handle pair : nb::iter(pairs)) {
-            out.push_back({nb::cast<std::uint64_t>(pair[0]), nb::cast<std::uint64_t>(pair[1])});
-        }
-        return out;
     }
 
     memory::FreshMemory memory_;

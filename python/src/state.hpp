@@ -5,7 +5,6 @@
 
 #include "format/value.hpp"
 #include "nanobind.hpp"
-#include "state/subtree.hpp"
 #include "storage_memory.hpp"
 
 #include <cstddef>
@@ -31,17 +30,5 @@ struct State {
 /// what cannot be made without (kRebuilt). Unsupported if torch refuses to make an object.
 [[nodiscard]] nb::object objects_of(const format::ValueTree& tree, nb::handle storages, bool pickle,
                                     nb::handle path, bool data);
-
-/// The part of a tree that a load by names (`one`: a str, not a list) gives, or nothing; see
-/// state::named_parts(). KeyError for a name that a list has and the state has not.
-[[nodiscard]] std::optional<state::Subtree> part_of(const format::ValueTree& tree,
-                                                    const nb::list& wanted, bool one,
-                                                    nb::handle path);
-
-/// The type that a load converts to, by its name in torch; ValueError for another.
-[[nodiscard]] ElementType float_type_of(nb::handle name);
-
-/// torch's name of each, or None.
-[[nodiscard]] nb::list type_names(const std::vector<std::optional<ElementType>>& types);
 
 }  // namespace penstock::python

@@ -233,7 +233,7 @@ def test_a_slice_is_little_of_the_file(store):
     info = store.save({"w": torch.zeros(16 << 20, dtype=torch.uint8).reshape(1024, -1)})
     checkpoint = store.open(info.generation)
     target = torch.empty(10, 16384, dtype=torch.uint8)
-    read = checkpoint._core.read([("w", target, [100, 0], [110, 16384], None)], True, None)
+    read = checkpoint._core.read("w", target, [100, 0], [110, 16384])
     assert read <= target.nbytes + 2 * (256 << 10)
 
 

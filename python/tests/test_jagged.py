@@ -166,8 +166,12 @@ def test_it_is_not_filled_nor_updated_and_its_parts_are(tmp_path):
     path, wanted = tmp_path / "m.pt", values()["plain"]
     torch.save({"w": torch.ones(2), "v": wanted}, path)
     into = {"w": torch.zeros(2), "v": values()["plain"]}
-    with pytest.raises(penstock.Unsupported, match="'v' is no dense tensor: it is loaded whole, by its name"):
+    into_dense = into | {"v": torch.zeros(7, 3)}
+    refused = r"into\['v'\]: got NestedTensor; .* whole, by their names, and their parts"
+    with pytest.raises(TypeError, match=refused):
         penstock.load(path, into=into)
+    with pytest.raises(penstock.Unsupported, match="'v' is no dense tensor: it is loaded whole, by its name"):
+        penstock.load(path, into=into_dense)
     assert not into["w"].any()
     filled = {"w": torch.zeros(2), "v.values": torch.zeros(7, 3)}
     penstock.load(path, into=filled, names=["w", "v.values"])
@@ -176,10 +180,10 @@ def test_it_is_not_filled_nor_updated_and_its_parts_are(tmp_path):
         penstock.update(path, {"v": wanted})
     with penstock.CheckpointStore(tmp_path / "store") as store:
         store.save({"w": torch.ones(2), "v": wanted})
-        with pytest.raises(
-            TypeError, match=r"into\['v'\]: got NestedTensor; .* whole, by their names, and their parts"
-        ):
+        with pytest.raises(TypeError, match=refused):
             store.load(into=into)
+        with pytest.raises(penstock.Unsupported, match="'v' is no dense tensor: it is loaded whole, by its name"):
+            store.load(into=into_dense)
     for save in (penstock.save, penstock.save_async):
         with pytest.raises(TypeError, match=r"state\['v'\]: a nested tensor"):
             save({"v": wanted}, tmp_path / "m.safetensors")

@@ -74,33 +74,6 @@ def test_a_view_with_gaps_whose_last_element_is_there(files, tmp_path):
     assert torch.equal(penstock.load(tmp_path / "again.safetensors")["t"], tensor)
 
 
-def test_the_fill_of_many_tensors_takes_a_list_of_them_once(tmp_path, monkeypatch):
-    """Lists of all storages for each storage made 10,000 tensors take 26 s."""
-    state = {f"t{i}": torch.full((2,), float(i)) for i in range(300)}
-    with penstock.CheckpointStore(tmp_path / "store") as store:
-        store.save(state)
-        into = {name: torch.zeros(2) for name in state}
-        uses = []
-        from penstock._state import into as _into
-        from penstock._store import checkpoint as _checkpoint
-
-        class Counted:
-            def __init__(self, inner):
-                self.inner = inner
-
-            def __getattr__(self, name):
-                uses.append(name)
-                return getattr(self.inner, name)
-
-        plan = _into.Plan
-        monkeypatch.setattr(
-            _checkpoint._into, "Plan", lambda i, p, skeleton, *more: plan(i, p, Counted(skeleton), *more)
-        )
-        store.load(into=into)
-        assert all(torch.equal(into[name], state[name]) for name in state)
-        assert uses.count("sources") == uses.count("tensor_counts") == 1
-
-
 class Elsewhere(torch.Tensor):
     """Has an address of its own, and no storage, as a tensor of a device that torch's build does not know."""
 

@@ -135,9 +135,9 @@ def gpus_of(locations: Iterable[str], map_location: Any, path: str) -> list[Any]
 
 def relocated(storage: Any, location: str, map_location: Any, path: str) -> Any:
     """The storage on the device that map_location selects, as in torch.load."""
+    if (kind := storage.device.type) == "cuda" or (kind == location == "cpu" and map_location is None):
+        return storage  # it was read to the GPU of gpu_of(), or is where it was
     torch = _torch()
-    if storage.device.type == "cuda":
-        return storage  # it was read to the GPU of gpu_of()
     restore = torch.serialization._get_restore_location(map_location)
     try:
         there = restore(storage, location)

@@ -16,18 +16,20 @@ from typing import Any
 from penstock import _core
 from penstock._base import log as _log
 from penstock._base.arguments import shown
-from penstock._base.arrays import torch_for_states as _torch
+from penstock._base.arrays import torch_for_states as _torch, torch_or_none
 from penstock._base.errors import Unsupported
 from penstock._state.pickled import Pickled
 
-_format, Unread = _core._format, _core.Unread
+Unread = _core.Unread
 
 Row = tuple[str, str, Any]  # name, place, tensor
 
 
 def tensors(obj: Any) -> Iterator[Row]:
-    """The tensors of a state. A container that occurs twice is visited once."""
-    yield from _of_type(_torch().Tensor, obj, "", "", set())
+    """The tensors of a state. A container that occurs twice is visited once. Without torch there are none."""
+    torch = torch_or_none()
+    if torch is not None:
+        yield from _of_type(torch.Tensor, obj, "", "", set())
 
 
 def _of_type(kind: Any, obj: Any, name: str, place: str, seen: set[int]) -> Iterator[Row]:
@@ -120,8 +122,9 @@ def matched(found: list[Row], into: list[Row]) -> list[int | None]:
 # ---- whether they can be filled
 
 
-def check_kind(into: Any, kinds: tuple[type, ...]) -> None:
-    if not isinstance(into, kinds):
+def check_kind(into: Any) -> None:
+    torch = torch_or_none()
+    if not isinstance(into, (Mapping, list, tuple)) and (torch is None or not isinstance(into, torch.Tensor)):
         raise TypeError(
             f"load: into: got {type(into).__name__}; give a state like the one that was saved "
             "(a module's state_dict() is one)"
@@ -146,7 +149,6 @@ def check_dense(name: str, tensor: Any) -> None:
 
 
 def check_like(path: str, name: str, tensor: Any, dtype: Any, shape: Iterable[int]) -> None:
-    check_dense(name, tensor)
     if tensor.device.type == "meta":
         raise ValueError(
             f"load: into[{shown(name)}] is on the meta device and has no memory; give it some (to_empty())"
@@ -156,21 +158,6 @@ def check_like(path: str, name: str, tensor: Any, dtype: Any, shape: Iterable[in
             f"load: into[{shown(name)}] is {tensor.dtype} of {list(tensor.shape)}, and in '{path}' it is {dtype} of "
             f"{list(shape)}; nothing was read"
         )
-
-
-def check_host(place: str, target: Any) -> None:
-    if target.device.type not in ("cpu", "meta", "cuda"):
-        raise ValueError(
-            f"load: into{place} is on {target.device}, and only tensors in host memory or on a CUDA GPU are filled in "
-            "place; leave out into, and give map_location"
-        )
-
-
-def check_names(path: str, there: Iterable[str], into: Mapping[str, Any], chosen: Iterable[str] | None) -> None:
-    names = set(there)
-    missing = [name for name in into if name not in names] if chosen is None else []
-    check_missing(path, missing, names.difference(into))
-    check_lacking(path, [name for name in (names if chosen is None else chosen) if name not in into])
 
 
 def check_missing(path: str, missing: list[str], lacking: Iterable[str] = ()) -> None:
@@ -191,7 +178,7 @@ def check_lacking(path: str, lacking: list[str]) -> None:
         )
 
 
-def _check_others(path: str, found: list[Row], taken: list[int]) -> None:
+def check_others(path: str, found: list[Row], taken: list[int]) -> None:
     """Names the tensors that `into` lacks next to others that it has: an error for a scale of one of those."""
     called, above = labels(found), {found[i][1].rpartition("[")[0] for i in taken}
     for scale, owner in _core._match.lost_scales(called, [row[2] for row in found], [called[i] for i in taken]):
@@ -213,9 +200,10 @@ def arrays(found: Any, path: str, into: Any) -> list[tuple[str, Any, Any]]:
     numpy = sys.modules.get("numpy")  # without the import there are no arrays
     if numpy is None:
         return []
-    theirs = {place: array for _, place, array in _of_type(numpy.ndarray, found, "", "", set())}
+    own = list(_of_type(numpy.ndarray, into, "", "", set()))
+    theirs = {place: array for _, place, array in _of_type(numpy.ndarray, found if own else None, "", "", set())}
     out = []
-    for name, place, target in _of_type(numpy.ndarray, into, "", "", set()):
+    for name, place, target in own:
         if place not in theirs:
             raise KeyError(f"load: into: '{path}' has no NumPy array {shown(name)}; nothing was read")
         source = theirs[place]
@@ -252,79 +240,7 @@ def touched(filled: Iterable[Any]) -> None:
             bump(tensor)
 
 
-# ---- a store's
-
-
-class Plan:
-    """The reads of a checkpoint, planned so that the elements of `into` get their values and no other byte changes.
-
-        without gaps  the elements are contiguous, in memory and in the storage: the bytes are read directly
-        strided       the tensor is stored in a shard as it is in the state: it is read directly, element by element
-        copied        all others: their storage is read whole into new memory, and the elements are copied
-
-    rows: for the reader. there: storages that need no new memory. filled: tensors that `rows` fill.
-
-    state: the state without data. numbers: the numbers of its storages, by storage. stored: type and shape of each
-    tensor of the shards."""
-
-    def __init__(
-        self,
-        into: Any,
-        path: str,
-        skeleton: Any,
-        state: Any,
-        numbers: dict[int, int],
-        stored: Mapping[str, tuple[str, tuple[int, ...]]],
-    ) -> None:
-        torch = _torch()
-        check_kind(into, (dict, list, tuple, torch.Tensor))
-        self.rows: list[tuple[str, Any, Any, Any, Any]] = []
-        self.there: dict[int, Any] = {}
-        self.filled: list[Any] = []
-        self._copied: list[int] = []
-        self._targets: dict[int, Any] = {}  # by the number of the tensor in the state
-        found, given = list(tensors(state)), list(tensors(into))
-        fit, by_storage, counts, sources = [], {}, skeleton.tensor_counts, skeleton.sources  # made at each access
-        theirs, called = matched(found, given), labels(given)
-        check_missing(path, [name for i, name in zip(theirs, called, strict=True) if i is None])
-        _check_others(path, found, [i for i in theirs if i is not None])
-        for i, name, (_, place, target) in zip(theirs, called, given, strict=True):
-            view = found[i][2].detach()
-            check_host(place, target)
-            check_like(path, name, target, view.dtype, view.shape)
-            self._targets[i] = target
-            number = number_of(view, numbers, name, path)
-            fit.append((name, target, _format.kin(number, target, view)))
-            by_storage.setdefault(number, {})[i] = view
-        _format.refuse_unfit(*map(list, zip(*fit, strict=True)) if fit else ([], [], []))
-        for number, views in by_storage.items():
-            targets = [self._targets[i] for i in views]
-            everybody = len({id(found[i][2]) for i in views}) == counts[number]
-            name, size, _ = sources[number]
-            kind, shape = stored[name]
-            read = _format.fill_rows(list(views.values()), targets, (name, size, f"torch.{kind}", shape), everybody)
-            if read is None:
-                self._copied += views
-                continue
-            self.rows += read[0]
-            self.filled += targets
-            if everybody:
-                self.there[number] = torch.UntypedStorage(size, device="meta")  # nothing is left of it in finish()
-            else:
-                shared = torch.frombuffer(_memory_at(read[1], size, targets), dtype=torch.uint8)
-                self.there[number] = shared.untyped_storage()
-
-    def finish(self, state: Any) -> tuple[dict[str, Any], dict[int, Any]]:
-        """Copies the tensors that were not read directly. state: with data. Returns `by` and `done` of replaced()."""
-        rows = list(tensors(state))
-        with _torch().no_grad():
-            for i in self._copied:
-                self._targets[i].copy_(rows[i][2].detach())
-        by_place = {rows[i][1]: target for i, target in self._targets.items()}
-        return by_place, {id(rows[i][2]): target for i, target in self._targets.items()}
-
-
-def _memory_at(address: int, size: int, keep: Any) -> memoryview:
+def memory_at(address: int, size: int, keep: Any) -> memoryview:
     memory = (ctypes.c_ubyte * size).from_address(address)
     memory.keep = keep  # type: ignore[attr-defined]
     return memoryview(memory)

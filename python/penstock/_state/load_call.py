@@ -171,7 +171,7 @@ def inspect(f: Path | Readable) -> Inspection:
     Names are keys of a `.safetensors` or `.npz`, or keys in the state of a `.pt` joined by dots ("model.0.weight").
     Raises as load()."""
     with _load.opened(f, "inspect") as source:
-        rows, pickled, unread = source.file.tensors(), source.file.pickled(), source.file.unread()
+        rows, pickled, unread = source.tensors(), source.pickled(), source.unread()
     made = Inspection(
         TensorInfo(name, TORCH.get(kind, kind), tuple(shape), *place) for name, kind, shape, *place in rows
     )

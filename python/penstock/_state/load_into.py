@@ -96,7 +96,7 @@ def load_into(
 def other_scales(f: Any, under: str, rows: list[Any]) -> list[Any]:
     """Scales of these tensors that a .pt has as numbers, or as objects that are not read: inspect() lists tensors."""
     with _load.opened(f, "load_into") as source, contextlib.suppress(Unsupported):
-        state = _load.without_data(source.file, (one[0] for one in source.rows), "")[0] if source.kind == "pt" else None
+        state = _load.without_data(source)[0] if source.kind == "pt" else None
         found = _into._of_type((int, float, _core.Unread), state, "", "", set())
         numbers = [TensorInfo(name, type(one).__name__, (), 0, 0) for name, _, one in found]
         every = [*rows, *(one for one in numbers if one.name.startswith(under))]

@@ -77,13 +77,13 @@ def unpickler(allowed: bool) -> Any:
     return (lambda data: Pickled._of(data).load()) if allowed else Pickled._of
 
 
-def warn(made_by: Any, path: str) -> None:
+def warn(source: Any) -> None:
     """Warns of objects that were not unpickled."""
-    places = made_by.pickled()
+    places = source.pickled()
     if places:
         shown = ", ".join(places[:8]) + (", ..." if len(places) > 8 else "")
         message = (
-            f"load: '{path}': pickled, and given as penstock.Pickled: {shown}; load with pickle=True makes the "
+            f"load: '{source.path}': pickled, and given as penstock.Pickled: {shown}; load with pickle=True makes the "
             "objects, and runs what the pickles say: only where the file is trusted"
         )
         _log.logger.warning(message)

@@ -22,18 +22,20 @@ class OpenFile:
     """An open file: names, and (type, shape) of each. source: a path, or bytes. handle: a descriptor of the path."""
 
     def __init__(self, source: Any, handle: int | None = None) -> None:
+        self.is_cut = False
         is_bytes = isinstance(source, (bytes, bytearray))
         path, given = ("bytes", bytes(source)) if is_bytes else (os.fspath(source), handle)
         try:
-            opened = _load.Source(os.fsdecode(path), "load", None, "auto", "keep", given, 0 if is_bytes else None)
+            self._file = _load.open_file(
+                os.fsdecode(path), "load", None, "auto", "keep", given, 0 if is_bytes else None
+            )
         except (_errors.Damaged, _errors.Unsupported) as error:  # errors of the system are not changed
             raise SafetensorError(str(error)) from error
-        if opened.kind != "safetensors":
-            raise SafetensorError(f"load: '{opened.path}' is not a .safetensors; penstock.load() reads it")
-        self.path = opened.path
-        self._file, self._is_cut = opened.file, False
+        self.path = self._file.path
+        if self._file.kind != "safetensors":
+            raise SafetensorError(f"load: '{self.path}' is not a .safetensors; penstock.load() reads it")
         # (item, its first byte that is read, type, shape)
-        self._rows = {row[0]: (item, 0, row[1], list(row[2])) for item, row in enumerate(opened.rows)}
+        self._rows = {row[0]: (item, 0, row[1], list(row[2])) for item, row in enumerate(self._file.tensors())}
 
     def names(self) -> list[str]:
         return list(self._rows)
@@ -44,24 +46,15 @@ class OpenFile:
             raise SafetensorError(f"load: '{self.path}' has {lacking}")
         return self._rows[name][2:]
 
-    def read(self, names: list[str]) -> list[tuple[Any, int]]:
-        """(memory, offset in it) of each."""
-        parts = []
-        for name in names:
+    def read(self, names: list[str], tensors: list[Any] | None = None) -> list[tuple[Any, int]]:
+        """(memory, offset in it) of each; or to tensors on a GPU, which have all of theirs."""
+        wanted: list[Any] = []
+        for i, name in enumerate(names):
             kind, shape = self.row(name)
-            parts.append((*self._rows[name][:2], bytes_of(kind, shape)))
+            item, begin, *_ = self._rows[name]
+            wanted.append((item, begin, bytes_of(kind, shape)) if tensors is None else (item, tensors[i]))
         try:
-            return list(self._file.read(parts, None))
-        except (_errors.Damaged, _errors.Unsupported) as error:
-            raise SafetensorError(str(error)) from error
-
-    def fill(self, names: list[str], tensors: list[Any]) -> list[int]:
-        """Reads to tensors on a GPU. The numbers of those that have to go through the host."""
-        if self._is_cut:
-            return list(range(len(names)))
-        items = [self._rows[name][0] for name in names]
-        try:
-            return list(self._file.fill(items, tensors, tensors, names, lambda _: None, None))
+            return [part[:2] for part in self._file.read(wanted) if part]
         except (_errors.Damaged, _errors.Unsupported) as error:
             raise SafetensorError(str(error)) from error
 
@@ -73,7 +66,7 @@ class OpenFile:
         if row_bytes * shape[0] != bytes_of(kind, shape):
             return None
         made = copy.copy(self)
-        made._is_cut = True
+        made.is_cut = True
         made._rows = {name: (item, begin * row_bytes, kind, [end - begin, *shape[1:]])}
         return made
 

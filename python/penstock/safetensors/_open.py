@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from penstock._base import arguments as _arguments, errors as _errors, modes as _modes
+from penstock._state.boxes import box
 from penstock.safetensors._file import OpenFile, SafetensorError
 
 if TYPE_CHECKING:
@@ -127,34 +127,19 @@ class Slice(Generic[_Tensor]):
 
     @_modes.plain
     def __getitem__(self, index: Index) -> _Tensor:
-        """Of the first dimension only the rows that an integer or a slice selects are read."""
-        begin, end, rest = _rows_of(index, self.get_shape())
-        file = self._file.cut(self._name, begin, end) if begin < end else None
-        read = self._make(file or self._file, [self._name])[0]
+        """Of the first dimension only the rows that integers and slices select are read."""
+        shape = self.get_shape()
         try:
-            part = read[rest if file else index]
+            begin, end, after = box(index, shape)
+            file = self._file.cut(self._name, begin[0], end[0]) if begin and begin[0] < end[0] else None
+        except (IndexError, TypeError, ValueError):  # the framework may know such an index
+            file = None
+        whole = self._make(file or self._file, [self._name])[0]
+        try:
+            part = whole[(slice(None), *map(slice, begin[1:], end[1:]))] if file else whole[index]
+            part = part[after] if file and after else part
         except (IndexError, TypeError, ValueError) as error:
-            raise SafetensorError(f"Error during slicing {index!r} of {self.get_shape()}: {error}") from error
-        is_all = file is not None and rest in (0, _ALL)
+            raise SafetensorError(f"Error during slicing {index!r} of {shape}: {error}") from error
+        is_all = file is not None and part.nbytes == whole.nbytes
         own: _Tensor = part if is_all else part.clone() if hasattr(part, "clone") else part.copy()
         return own
-
-
-_ALL = slice(None, None, 1)
-
-
-def _rows_of(index: Any, shape: list[int]) -> tuple[int, int, Any]:
-    """The range of rows that an index selects, and the index into them. An empty range: all have to be read, for the
-    error of an index that is wrong, too."""
-    first, *others = index if isinstance(index, tuple) and index else (index,)
-    begin = end = 0
-    inner: Any = 0
-    if shape and type(first) is int and -shape[0] <= first < shape[0]:
-        begin = first % shape[0]
-        end = begin + 1
-    elif shape and isinstance(first, slice):
-        with contextlib.suppress(TypeError):
-            begin, end, step = first.indices(shape[0])
-            inner = slice(None, None, step)
-            end = end if step > 0 else begin
-    return begin, end, (inner, *others) if others else inner

@@ -40,15 +40,13 @@ def tensors_on(verb: str, device: Any) -> Callable[[OpenFile, list[str]], list[A
     gpu = _devices.gpu_of("cpu", where)
 
     def made(file: OpenFile, names: list[str]) -> list[Any]:
-        if gpu is None:
+        if gpu is None or file.is_cut:
             return [tensor.to(where) for tensor in tensors_of(file, names)]
         out = []
         for name in names:
             dtype, shape, _ = _like(file, name)
             out.append(torch.empty(shape, dtype=dtype, device=gpu))
-        rest = file.fill(names, out)
-        for i, tensor in zip(rest, tensors_of(file, [names[i] for i in rest]), strict=True):
-            out[i] = tensor.to(gpu)
+        file.read(names, out)
         return out
 
     return tensors_of if where.type == "cpu" else made
