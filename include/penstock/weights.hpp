@@ -200,6 +200,32 @@ struct WeightStreamOptions {
     const TensorTable& table, std::span<const WeightUnit> units,
     const WeightStreamOptions& options = {});
 
+/// Units, and memory that other tensors of the model take beside them.
+struct UnitsToFit {
+    std::vector<WeightUnit> units;
+    std::uint64_t outside_bytes = 0;
+};
+
+/// Units with the minimum of memory that they and the bytes outside of them need.
+struct FittedUnits : UnitsToFit {
+    std::uint64_t least_bytes = 0;
+};
+
+/// Replaces units, named by their number, by their parts, and returns all units; nothing if none of
+/// them has parts. They are those of the last result, at first those to fit.
+using DivideUnits = std::function<std::optional<UnitsToFit>(std::span<const std::size_t> numbers)>;
+
+/// Divides the largest units that have parts, equal ones together, until all fit into
+/// `options.memory_bytes`. If they never do, returns the division that needs the least. Throws
+/// Error as plan_weights(), and what `divide` throws.
+[[nodiscard]] PENSTOCK_API FittedUnits fit_weight_units(const TensorTable& table, UnitsToFit from,
+                                                        const WeightStreamOptions& options,
+                                                        const DivideUnits& divide);
+
+/// A module outside of layers, without parts, stays in memory up to this size: reading it in each
+/// pass takes more time than its bytes are worth. `all_bytes`: of all weights. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::uint64_t small_weight_bytes(std::uint64_t all_bytes) noexcept;
+
 /// The tensors of a unit in memory.
 struct WeightView {
     /// In the order of WeightUnit::tensors, row-major, of the host or of a GPU. A tensor that is
@@ -469,7 +495,7 @@ struct ExpertForecast {
 
 /// The effect of a memory budget.
 struct WeightForecast {
-    WeightPlan plan;  ///< for all tensors except those of `experts`
+    WeightPlan plan;  ///< for all tensors except those of `experts` and `stay_bytes`
     ExpertForecast experts;
     /// Bytes of experts that are read while a unit of the plan computes, for each unit.
     std::vector<std::uint64_t> expert_read_bytes;
@@ -477,6 +503,9 @@ struct WeightForecast {
     /// uses a row, and without experts that it does not use.
     std::vector<std::uint64_t> token_bytes;
     std::uint64_t weight_bytes = 0;  ///< of all tensors of the table
+    /// Of tensors that are in no unit, and stay: modules of small_weight_bytes(), and tensors that
+    /// a module has beside its parts, where these are units.
+    std::uint64_t stay_bytes = 0;
     /// Embeddings that are read by row, and so are in no unit and in no budget: tensors with two
     /// dimensions, outside of layers, with the name of an embedding ("embed_tokens", "wte"). None
     /// if everything stays. If no other tensor has the shape of the largest embedding, the head is
@@ -490,21 +519,21 @@ struct WeightForecast {
     }
     /// The used part of the budget.
     [[nodiscard]] std::uint64_t used_bytes() const noexcept {
-        return plan.used_bytes() + experts.slots * experts.slot_bytes;
+        return stay_bytes + plan.used_bytes() + experts.slots * experts.slot_bytes;
     }
     /// Bytes of the weights that compute a token.
     [[nodiscard]] std::uint64_t weights_of_token() const noexcept {
-        return std::accumulate(token_bytes.begin(), token_bytes.end(), std::uint64_t{0});
+        return std::accumulate(token_bytes.begin(), token_bytes.end(), stay_bytes);
     }
 };
 
-/// The plan for the units of find_weight_units(). Units that are too large for the budget are
-/// divided into their parts, down to one tensor. `slots`: as for plan_weights(). If not everything
-/// stays, experts (find_expert_layers()) have a separate share of the budget
-/// (share_weight_memory()), and a token uses `experts_per_token` of them in each layer; 0: all.
-/// Throws Error: kOutOfMemory for a budget that is too small, with the minimum and the tensor that
-/// determines it; kInvalidArgument for a table without tensors; kUnsupported for a tensor with
-/// strides. Thread-safe.
+/// The plan for the units of find_weight_units() without what stays (WeightForecast::stay_bytes).
+/// Units that are too large for the budget are divided into their parts (fit_weight_units()), down
+/// to modules without parts. `slots`: as for plan_weights(). If not everything stays, experts
+/// (find_expert_layers()) have a separate share of the budget (share_weight_memory()), and a token
+/// uses `experts_per_token` of them in each layer; 0: all. Throws Error: kOutOfMemory for a budget
+/// that is too small, with the minimum and the tensor that determines it; kInvalidArgument for a
+/// table without tensors; kUnsupported for a tensor with strides. Thread-safe.
 [[nodiscard]] PENSTOCK_API WeightForecast forecast_weights(const TensorTable& table,
                                                            std::uint64_t memory_bytes,
                                                            std::uint32_t slots = 2,
