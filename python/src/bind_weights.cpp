@@ -472,14 +472,14 @@ void bind_weights(nb::module_& m) {
         "model_file",
         [](nb::handle folder) {
             const std::string path = path_bytes(folder, "folder", "");
-            return path_object(state::the_model_file(FileSystem::local(), {&path, 1}));
+            return path_object(state::the_model_file(FileSystem::any(), {&path, 1}));
         },
         nb::arg("folder"), "Private.", nb::sig("def model_file(folder: typing.Any) -> str"));
     m.def(
         "tensors_in",
         [](nb::handle folder) {
             const std::string path = path_bytes(folder, "folder", "");
-            const auto found = state::tensors_in(FileSystem::local(), path);
+            const auto found = state::tensors_in(FileSystem::any(), path);
             return found ? path_object(*found) : nb::none();
         },
         nb::arg("folder"), "Private.", nb::sig("def tensors_in(folder: typing.Any) -> str | None"));
@@ -487,7 +487,7 @@ void bind_weights(nb::module_& m) {
         "model_folder",
         [](nb::handle folder, bool always) {
             const std::string path = path_bytes(folder, "folder", "");
-            return path_object(state::model_folder(FileSystem::local(), path, always));
+            return path_object(state::model_folder(FileSystem::any(), path, always));
         },
         nb::arg("folder"), nb::arg("always"), "Private.",
         nb::sig("def model_folder(folder: typing.Any, always: bool) -> str"));

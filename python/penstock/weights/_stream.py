@@ -168,8 +168,7 @@ class _Weights:
         self.whole = units, stay + small
         self.experts = Experts(files.paths, [], [], (), self.turns, target)
         units, stay, rows = _fit(self, *self.undivided(), budget, slots, "stream")
-        self.units = units
-        self.wanted = _wanted(self, units)
+        self.units, self.wanted = units, _wanted(self, units)
         of_units, of_experts = self._shares(budget)
         self.layout, self.is_closed, joined = 0, False, self.converted.joined
         self.is_fixed = memory != "auto"
@@ -554,7 +553,6 @@ def _fit(
     """Units that fit the budget. If not everything stays, embeddings are gathered by row, and tensors are cast on
     arrival. Units that are too large are divided into their parts."""
     casts, converted, paths = weights.converted.casts, weights.converted, weights.files.paths
-    rows: list[Unit] = []
 
     def to_fit() -> tuple[list[tuple[str, list[str]]], int]:
         weights.outside = _outside(weights, units, stay)
@@ -575,7 +573,7 @@ def _fit(
     if _outside(weights, units, stay) + most <= budget:
         for unit in units:
             stay = stay + _apart(unit, lambda place: weights.keys[place.full_name] in casts)
-        units = [unit for unit in units if unit.places]
+        units, rows = [unit for unit in units if unit.places], []
     else:
         rows = [
             unit

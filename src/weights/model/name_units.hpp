@@ -25,11 +25,11 @@ struct NamedUnits {
 };
 
 /// The units of find_weight_units() without what stays: modules of small_weight_bytes(), and
-/// tensors that a module has beside its parts.
+/// tensors of a module itself whose parts are units.
 [[nodiscard]] NamedUnits named_units(const TensorTable& table);
 
-/// The modules in the module of a unit, and of a list of modules its items, in their order. What
-/// the module has beside them stays. None where it has no modules.
+/// The modules in the module of a unit, and of a list of modules its items, in their order. Its own
+/// tensors stay. None where it has no modules.
 [[nodiscard]] NamedUnits parts_of(const WeightUnit& unit);
 
 }  // namespace penstock::weights
