@@ -16,6 +16,7 @@ A room is a folder of src/; its floor and its exceptions are in ROOMS below. The
   7. A folder of src/ has at most 30 files of its own (engine 50): beyond that it is more than one room.
   8. Above the API only stream/ has transfers under way: what moves many bytes is a source of its pump, which knows
      windows, lanes, limits, progress and the end. FEEDERS names the files that do it themselves.
+  9. One file chooses the file system of a path (api/file.cpp): all others ask FileSystem::any().
 Each violation is one line, with the reason. Exit status 1 when there is one.
 """
 
@@ -175,6 +176,12 @@ def check_feeding(relative, path):
             yield number, "only stream/ has transfers under way: make it a source of stream::Pump (stream/pump.hpp)"
 
 
+def check_choice(path):
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        if "FileSystem::local()" in line:
+            yield number, "the file system follows from the path: ask FileSystem::any(), which api/file.cpp makes"
+
+
 def check_source(root, path):
     relative = path.relative_to(root / "src").as_posix()
     room = room_of(relative)
@@ -184,6 +191,8 @@ def check_source(root, path):
             "it is in no room; add the room to ROOMS in tools/check_layers.py and to docs/architecture.md",
         )
         return
+    if relative != "api/file.cpp":
+        yield from check_choice(path)
     if ROOMS[room].floor >= 5:
         yield from check_feeding(relative, path)
     for number, name, quoted in includes(path):
@@ -229,6 +238,7 @@ CUDA_HEADERS = {"penstock/device_array.hpp": ("cuda/atomic",)}
 
 
 def check_public(root, path):
+    yield from check_choice(path)
     its_cuda = CUDA_HEADERS.get(path.relative_to(root / "include").as_posix(), ())
     for number, name, quoted in includes(path):
         if name in its_cuda and not quoted:
@@ -253,6 +263,7 @@ def check_public(root, path):
 
 
 def check_binding(root, path):
+    yield from check_choice(path)
     for number, name, quoted in includes(path):
         party = third_party(name)
         if party and party not in BINDING_PARTIES:

@@ -2,7 +2,7 @@
 // Checkpoints: training states in a folder; numbered, durable, never incomplete.
 //
 //     auto engine = std::make_shared<penstock::Engine>();
-//     penstock::CheckpointStore store(engine, penstock::FileSystem::local(), {"checkpoints"});
+//     penstock::CheckpointStore store(engine, penstock::FileSystem::any(), {"checkpoints"});
 //     store.save(state, {.step = 100});
 //     if (auto latest = store.latest()) {
 //         penstock::Checkpoint checkpoint = store.open(latest->generation);

@@ -83,7 +83,7 @@ struct FeatureFile {
 /// whose elements are not plain rows; errors of the system. Blocks; thread-safe.
 [[nodiscard]] PENSTOCK_API FeatureFile
 inspect_features(const std::shared_ptr<Engine>& engine, const std::string& path,
-                 const FileSystem& files = FileSystem::local());
+                 const FileSystem& files = FileSystem::any());
 
 /// A chunk of a table's bytes that does not match its checksum, or could not be read.
 struct FeatureProblem {
@@ -100,7 +100,7 @@ struct FeatureProblem {
 /// which has no checksums, and kCancelled if `progress` returns false. Blocks; thread-safe.
 [[nodiscard]] PENSTOCK_API std::vector<FeatureProblem> verify_features(
     const std::shared_ptr<Engine>& engine, const std::string& path, const Progress& progress = {},
-    const FileSystem& files = FileSystem::local());
+    const FileSystem& files = FileSystem::any());
 
 /// A table that is to be written.
 struct NewFeatureTable {
@@ -128,7 +128,7 @@ public:
     /// or if a folder is missing or repeated.
     FeatureWriter(std::shared_ptr<Engine> engine, const std::string& path,
                   const FeatureWriterOptions& options = {},
-                  const FileSystem& files = FileSystem::local());
+                  const FileSystem& files = FileSystem::any());
     FeatureWriter(FeatureWriter&& other) noexcept;
     FeatureWriter& operator=(FeatureWriter&& other) noexcept;
     FeatureWriter(const FeatureWriter&) = delete;
@@ -174,7 +174,7 @@ PENSTOCK_API void import_features(const std::shared_ptr<Engine>& engine, const s
                                   std::span<const FeatureSource> sources,
                                   const FeatureWriterOptions& options = {},
                                   const Progress& progress = {},
-                                  const FileSystem& files = FileSystem::local());
+                                  const FileSystem& files = FileSystem::any());
 
 /// Rows of one table that a gather wants: row ids[i] goes to out[i * row_bytes].
 struct FeatureRequest {
@@ -309,7 +309,7 @@ public:
     /// `verify` also kUnsupported for a `.npy`, and kCancelled if `progress` returns false.
     [[nodiscard]] static FeatureStore open(std::shared_ptr<Engine> engine, const std::string& path,
                                            const FeatureStoreOptions& options = {},
-                                           const FileSystem& files = FileSystem::local());
+                                           const FileSystem& files = FileSystem::any());
     FeatureStore(FeatureStore&& other) noexcept;
     FeatureStore& operator=(FeatureStore&& other) noexcept;
     FeatureStore(const FeatureStore&) = delete;

@@ -161,7 +161,11 @@ private:
 /// kInvalidArgument.
 class PENSTOCK_API FileSystem {
 public:
-    /// The file system of this machine.
+    /// The file system of each path, by how it begins: for now that of this machine, and paths that
+    /// begin with s3://, gs://, hf://, http:// or https:// throw an Error with ENOENT. (./s3://x is
+    /// on this machine.)
+    [[nodiscard]] static FileSystem any();
+    /// The file system of this machine, whatever a path begins with.
     [[nodiscard]] static FileSystem local();
 
     [[nodiscard]] File open(const std::string& path, const FileOptions& options = {}) const;
@@ -207,7 +211,10 @@ public:
     explicit FileSystem(std::shared_ptr<os::FileSystem> impl) : impl_(std::move(impl)) {}
 
 private:
+    [[nodiscard]] os::FileSystem& of(const char* operation, const std::string& path) const;
+
     std::shared_ptr<os::FileSystem> impl_;
+    bool by_path_ = false;  ///< of any()
 };
 
 }  // namespace penstock

@@ -71,7 +71,7 @@ struct SaveFileOptions {
 /// bytes before the first one is written. Blocks; thread-safe.
 PENSTOCK_API void save_file(const std::shared_ptr<Engine>& engine, const std::string& path,
                             const State& state, const SaveFileOptions& options = {},
-                            const FileSystem& files = FileSystem::local());
+                            const FileSystem& files = FileSystem::any());
 
 /// Saves files in the background, one after another, while the caller's tensors change.
 ///
@@ -87,7 +87,7 @@ public:
     /// `host_memory_bytes`: limit on the bytes of the copies; 0: half of usable_memory_bytes().
     /// Throws kInvalidArgument without an engine.
     explicit FileSaver(std::shared_ptr<Engine> engine, std::uint64_t host_memory_bytes = 0,
-                       FileSystem files = FileSystem::local());
+                       FileSystem files = FileSystem::any());
     FileSaver(FileSaver&& other) noexcept;
     FileSaver& operator=(FileSaver&& other) noexcept;
     FileSaver(const FileSaver&) = delete;
@@ -135,7 +135,7 @@ struct TensorStream {
 /// kInvalidArgument for a name that comes twice.
 PENSTOCK_API void save_file(const std::shared_ptr<Engine>& engine, const std::string& path,
                             const TensorStream& tensors, const SaveFileOptions& options = {},
-                            const FileSystem& files = FileSystem::local());
+                            const FileSystem& files = FileSystem::any());
 
 /// The tensors of a checkpoint and its structure, without its metadata: what save_file() saves
 /// without loading it whole. One tensor is in memory at a time. For once; the checkpoint must
@@ -156,8 +156,7 @@ public:
     /// Reads the headers. `path`: a file, or a folder with an index or one `.safetensors`. `cache`:
     /// for read(), see TransferOptions::cache. Throws as inspect().
     StateFile(std::shared_ptr<Engine> engine, const std::string& path,
-              const FileSystem& files = FileSystem::local(),
-              CachePolicy cache = CachePolicy::kAuto);
+              const FileSystem& files = FileSystem::any(), CachePolicy cache = CachePolicy::kAuto);
     StateFile(StateFile&& other) noexcept;
     StateFile& operator=(StateFile&& other) noexcept;
     StateFile(const StateFile&) = delete;
@@ -219,7 +218,7 @@ struct LoadedState {
 [[nodiscard]] PENSTOCK_API LoadedState load_file(const std::shared_ptr<Engine>& engine,
                                                  const std::string& path,
                                                  const LoadFileOptions& options = {},
-                                                 const FileSystem& files = FileSystem::local());
+                                                 const FileSystem& files = FileSystem::any());
 
 // New bytes for tensors of a saved file, in place: the rest of the file is not written.
 //
@@ -264,6 +263,6 @@ struct UpdateFileOptions {
 PENSTOCK_API void update_file(const std::shared_ptr<Engine>& engine, const std::string& path,
                               std::span<const StateTensor> tensors,
                               const UpdateFileOptions& options = {},
-                              const FileSystem& files = FileSystem::local());
+                              const FileSystem& files = FileSystem::any());
 
 }  // namespace penstock

@@ -75,7 +75,7 @@ struct TensorTable {
 /// advice; errors of the system. Blocks; thread-safe.
 [[nodiscard]] PENSTOCK_API TensorTable inspect(const std::shared_ptr<Engine>& engine,
                                                const std::string& path,
-                                               const FileSystem& files = FileSystem::local());
+                                               const FileSystem& files = FileSystem::any());
 
 // Files of NumPy with one array each (.npy): many of one dtype and shape are read as one array.
 //
@@ -127,7 +127,7 @@ public:
     /// one whose dtype or row differs from the first; kUnsupported for strides; errors of the
     /// system.
     TensorRows(std::shared_ptr<Engine> engine, const TensorTable& table,
-               std::span<const std::string> names, const FileSystem& files = FileSystem::local());
+               std::span<const std::string> names, const FileSystem& files = FileSystem::any());
 
     [[nodiscard]] std::uint64_t rows() const noexcept { return rows_; }
     [[nodiscard]] std::uint64_t row_bytes() const noexcept { return row_bytes_; }

@@ -45,7 +45,7 @@ struct WeightFolders {
 /// as inspect(). Blocks; thread-safe.
 [[nodiscard]] PENSTOCK_API WeightFolders
 inspect_folders(const std::shared_ptr<Engine>& engine, const std::vector<std::string>& folders,
-                const FileSystem& files = FileSystem::local());
+                const FileSystem& files = FileSystem::any());
 
 /// The local cache of Hugging Face: HF_HUB_CACHE; else `hub` in HF_HOME; else `huggingface/hub` in
 /// XDG_CACHE_HOME or ~/.cache. It need not exist. Thread-safe.
@@ -54,8 +54,8 @@ inspect_folders(const std::shared_ptr<Engine>& engine, const std::vector<std::st
 /// The folder of a model in hub_cache_folder() by its name, "organization/name" or "name": the
 /// snapshot that is `main`. Empty if it is not there; nothing is downloaded. Throws the errors of
 /// the system. Blocks; thread-safe.
-[[nodiscard]] PENSTOCK_API std::string find_hub_model(
-    Engine& engine, const std::string& name, const FileSystem& files = FileSystem::local());
+[[nodiscard]] PENSTOCK_API std::string find_hub_model(Engine& engine, const std::string& name,
+                                                      const FileSystem& files = FileSystem::any());
 
 // Tensors of a table that are joined from parts of other tensors: the experts of a layer that were
 // saved one by one, or one part of a fused product.
@@ -200,6 +200,32 @@ struct WeightStreamOptions {
     const TensorTable& table, std::span<const WeightUnit> units,
     const WeightStreamOptions& options = {});
 
+/// Units, and memory that tensors in none of them take.
+struct UnitsToFit {
+    std::vector<WeightUnit> units;
+    std::uint64_t outside_bytes = 0;
+};
+
+/// Units with the minimum of memory that they and the bytes outside of them need.
+struct FittedUnits : UnitsToFit {
+    std::uint64_t least_bytes = 0;
+};
+
+/// Replaces units, given by their number, by their parts, and returns all units; nothing if none of
+/// them has parts. They are those of the last result, at first those to fit.
+using DivideUnits = std::function<std::optional<UnitsToFit>(std::span<const std::size_t> numbers)>;
+
+/// Divides the largest units that have parts, equal ones together, until all fit into
+/// `options.memory_bytes`. If they never do, returns the division that needs the least. Throws
+/// Error as plan_weights(), and what `divide` throws.
+[[nodiscard]] PENSTOCK_API FittedUnits fit_weight_units(const TensorTable& table, UnitsToFit from,
+                                                        const WeightStreamOptions& options,
+                                                        const DivideUnits& divide);
+
+/// The largest module outside of layers, without parts, that stays in memory: reading it in each
+/// pass takes more time than its bytes are worth. `all_bytes`: of all weights. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::uint64_t small_weight_bytes(std::uint64_t all_bytes) noexcept;
+
 /// The tensors of a unit in memory.
 struct WeightView {
     /// In the order of WeightUnit::tensors, row-major, of the host or of a GPU. A tensor that is
@@ -265,7 +291,7 @@ public:
     /// or host memory cannot be pinned; errors of the system.
     WeightStream(std::shared_ptr<Engine> engine, const TensorTable& table,
                  std::vector<WeightUnit> units, const WeightStreamOptions& options,
-                 const FileSystem& files = FileSystem::local());
+                 const FileSystem& files = FileSystem::any());
     WeightStream(WeightStream&& other) noexcept;
     WeightStream& operator=(WeightStream&& other) noexcept;
     WeightStream(const WeightStream&) = delete;
@@ -370,7 +396,7 @@ public:
     /// kOutOfMemory for a budget of less than least_expert_memory(); errors of the system.
     ExpertStream(std::shared_ptr<Engine> engine, const TensorTable& table,
                  std::vector<ExpertLayer> layers, const ExpertStreamOptions& options,
-                 const FileSystem& files = FileSystem::local());
+                 const FileSystem& files = FileSystem::any());
     ExpertStream(ExpertStream&& other) noexcept;
     ExpertStream& operator=(ExpertStream&& other) noexcept;
     ExpertStream(const ExpertStream&) = delete;
@@ -449,7 +475,7 @@ struct WeightShares {
 /// is not JSON; errors of the system. Blocks; thread-safe.
 [[nodiscard]] PENSTOCK_API std::uint64_t find_experts_per_token(
     Engine& engine, std::span<const std::string> folders,
-    const FileSystem& files = FileSystem::local());
+    const FileSystem& files = FileSystem::any());
 
 /// The experts of a mixture, which are read when a router has chosen them. All 0 if there are none,
 /// or if everything stays in memory.
@@ -469,7 +495,7 @@ struct ExpertForecast {
 
 /// The effect of a memory budget.
 struct WeightForecast {
-    WeightPlan plan;  ///< for all tensors except those of `experts`
+    WeightPlan plan;  ///< for all tensors except those of `experts` and `stay_bytes`
     ExpertForecast experts;
     /// Bytes of experts that are read while a unit of the plan computes, for each unit.
     std::vector<std::uint64_t> expert_read_bytes;
@@ -477,6 +503,9 @@ struct WeightForecast {
     /// uses a row, and without experts that it does not use.
     std::vector<std::uint64_t> token_bytes;
     std::uint64_t weight_bytes = 0;  ///< of all tensors of the table
+    /// Bytes of tensors that are in no unit, and stay: modules of small_weight_bytes(), and tensors
+    /// of a module itself whose parts are units.
+    std::uint64_t stay_bytes = 0;
     /// Embeddings that are read by row, and so are in no unit and in no budget: tensors with two
     /// dimensions, outside of layers, with the name of an embedding ("embed_tokens", "wte"). None
     /// if everything stays. If no other tensor has the shape of the largest embedding, the head is
@@ -490,21 +519,21 @@ struct WeightForecast {
     }
     /// The used part of the budget.
     [[nodiscard]] std::uint64_t used_bytes() const noexcept {
-        return plan.used_bytes() + experts.slots * experts.slot_bytes;
+        return stay_bytes + plan.used_bytes() + experts.slots * experts.slot_bytes;
     }
     /// Bytes of the weights that compute a token.
     [[nodiscard]] std::uint64_t weights_of_token() const noexcept {
-        return std::accumulate(token_bytes.begin(), token_bytes.end(), std::uint64_t{0});
+        return std::accumulate(token_bytes.begin(), token_bytes.end(), stay_bytes);
     }
 };
 
-/// The plan for the units of find_weight_units(). Units that are too large for the budget are
-/// divided into their parts, down to one tensor. `slots`: as for plan_weights(). If not everything
-/// stays, experts (find_expert_layers()) have a separate share of the budget
-/// (share_weight_memory()), and a token uses `experts_per_token` of them in each layer; 0: all.
-/// Throws Error: kOutOfMemory for a budget that is too small, with the minimum and the tensor that
-/// determines it; kInvalidArgument for a table without tensors; kUnsupported for a tensor with
-/// strides. Thread-safe.
+/// The plan for the units of find_weight_units() without what stays (WeightForecast::stay_bytes).
+/// Units that are too large for the budget are divided into their parts (fit_weight_units()), down
+/// to modules without parts. `slots`: as for plan_weights(). If not everything stays, experts
+/// (find_expert_layers()) have a separate share of the budget (share_weight_memory()), and a token
+/// uses `experts_per_token` of them in each layer; 0: all. Throws Error: kOutOfMemory for a budget
+/// that is too small, with the minimum and the tensor that determines it; kInvalidArgument for a
+/// table without tensors; kUnsupported for a tensor with strides. Thread-safe.
 [[nodiscard]] PENSTOCK_API WeightForecast forecast_weights(const TensorTable& table,
                                                            std::uint64_t memory_bytes,
                                                            std::uint32_t slots = 2,
@@ -529,7 +558,7 @@ struct WeightForecast {
 [[nodiscard]] PENSTOCK_API double measure_weight_rate(
     Engine& engine, const WeightFolders& model,
     std::chrono::nanoseconds time = std::chrono::seconds(1),
-    const FileSystem& files = FileSystem::local());
+    const FileSystem& files = FileSystem::any());
 
 /// Measures the bytes a second that `threads` threads (0: one less than the process may use, at
 /// least one) read from memory that no cache holds, for about `time`. A token of a batch of 1 uses

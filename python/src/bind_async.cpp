@@ -210,7 +210,7 @@ nb::object save_file_async(FileSaverObject& self, FileImageObject& made, nb::han
         save.memory.push_back({.bytes = payload.memory(), .copied = payload.copied});
     }
     PendingSave pending = call.run([&](const AsyncOptions& options) {
-        return store::save_image_async(self.saver.own(), engine, FileSystem::local(), path,
+        return store::save_image_async(self.saver.own(), engine, FileSystem::any(), path,
                                        std::move(made.image), std::move(save), options);
     });
     return nb::cast(PendingSaveObject(std::move(pending), std::move(progress), false));

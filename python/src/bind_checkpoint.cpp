@@ -240,7 +240,7 @@ struct CheckpointObject {
         const std::string bytes = path_bytes(path, "path", "");
         const CachePolicy policy = cache_policy_of(cache);
         const nb::gil_scoped_release nogil;
-        checkpoint = std::make_shared<Checkpoint>(engine, FileSystem::local(), bytes, policy);
+        checkpoint = std::make_shared<Checkpoint>(engine, FileSystem::any(), bytes, policy);
     }
     CheckpointObject(std::shared_ptr<Engine> own, Checkpoint&& opened_one)
         : engine(std::move(own)), checkpoint(std::make_shared<Checkpoint>(std::move(opened_one))) {}

@@ -3,6 +3,7 @@
 // penstock.Error.
 #include "arguments.hpp"
 #include "base/raise.hpp"
+#include "base/remote_path.hpp"
 #include "base/result.hpp"
 #include "base/text/near.hpp"
 #include "base/text/units.hpp"
@@ -101,6 +102,10 @@ void bind_errors(nb::module_& m) {
         nb::arg("errno"), nb::arg("operation"), nb::arg("path"),
         nb::sig("def system_error(errno: int, operation: str, path: str) -> BaseException"),
         "The exception that the compiled part would raise; private.");
+    m.def(
+        "is_remote", [](nb::handle path) { return base::is_remote(path_bytes(path, "path", "")); },
+        nb::arg("path"), nb::sig("def is_remote(path: str) -> bool"),
+        "Whether it is a URL, which FileSystem::any() refuses; private.");
     m.def(
         "refused_thread",
         [] {

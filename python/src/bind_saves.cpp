@@ -43,7 +43,7 @@ void save(FileImageObject& self, nb::handle to, nb::handle progress, bool sync,
     const std::shared_ptr<Engine> engine = opened(default_engine());
     run_with_progress(progress, [&](const Progress& report) {
         wait_for_streams(self.streams);
-        state::save_file(*engine, FileSystem::local(), path, self.image, report, sync, watch);
+        state::save_file(*engine, FileSystem::any(), path, self.image, report, sync, watch);
     });
 }
 
@@ -56,7 +56,7 @@ void save_index(nb::handle to, nb::handle tensors, nb::handle metadata, std::uin
     std::string note;
     run_with_progress(progress, [&](const Progress& report) {
         wait_for_streams(rows.streams);
-        state::save_index(*engine, FileSystem::local(), path, std::move(rows.named),
+        state::save_index(*engine, FileSystem::any(), path, std::move(rows.named),
                           {.shard_bytes = shard_bytes,
                            .sync = sync,
                            .progress = report,
@@ -119,7 +119,7 @@ void write_to(FileImageObject& self, nb::handle write, nb::handle progress, nb::
 class ReplacementObject {
 public:
     explicit ReplacementObject(nb::handle path)
-        : replacement_(std::in_place, FileSystem::local(), path_bytes(path, "path", "")) {}
+        : replacement_(std::in_place, FileSystem::any(), path_bytes(path, "path", "")) {}
     [[nodiscard]] const state::Replacement& get() const {
         if (!replacement_) {
             raise_value("the file is closed");

@@ -177,7 +177,7 @@ std::unique_ptr<state::TensorReader> reader_of(nb::handle from, const std::strin
     const std::shared_ptr<Engine> engine = opened(default_engine());
     if (from.is_none()) {
         const nb::gil_scoped_release nogil;
-        return std::make_unique<state::TensorReader>(engine, FileSystem::local(), path, choose);
+        return std::make_unique<state::TensorReader>(engine, FileSystem::any(), path, choose);
     }
     const std::string name = std::string(kDescriptors) + std::to_string(nb::cast<int>(from));
     const nb::gil_scoped_release nogil;

@@ -63,7 +63,7 @@ nb::dict forecast(nb::handle folders, nb::handle memory, nb::handle slots, doubl
     nb::dict out;
     out["memory_bytes"] = found.plan.memory_bytes;
     out["used_bytes"] = found.used_bytes();
-    out["resident_bytes"] = found.plan.resident_bytes;
+    out["resident_bytes"] = found.stay_bytes + found.plan.resident_bytes;
     out["slots"] = found.plan.slots;
     out["slot_bytes"] = found.plan.slot_bytes;
     out["read_bytes"] = found.read_bytes();

@@ -170,17 +170,36 @@ nb::list tensors_in(nb::handle paths) {
     return out;
 }
 
-std::uint64_t least_memory(nb::handle paths, nb::handle units, nb::handle slots, nb::handle joined,
-                           nb::handle gpu) {
+// From (units, bytes outside of them).
+UnitsToFit to_fit_of(nb::handle pair) {
+    return {units_of(nb::object(pair[0])), count_of(nb::object(pair[1]), "outside", "bytes")};
+}
+
+// The least memory of the units that fit, which `divide` has returned last. It takes the numbers of
+// units and returns all, or None.
+std::uint64_t fit_units(nb::handle paths, nb::handle units, nb::handle memory, nb::handle slots,
+                        nb::handle joined, nb::handle gpu, nb::handle divide) {
     const std::vector<std::string> folders = folders_of(paths);
     const std::vector<JoinedTensor> to_join = joined_of(joined);
-    const std::vector<WeightUnit> wanted = units_of(units);
     WeightStreamOptions options;
+    options.memory_bytes = count_of(memory, "memory", "bytes");
     options.slots = static_cast<std::uint32_t>(count_of(slots, "slots", "slots", 1024));
     options.gpu = gpu_of(gpu);
     const std::shared_ptr<Engine> engine = opened(default_engine());
-    const nb::gil_scoped_release nogil;
-    return least_weight_memory(joined_folders(engine, folders, to_join).table, wanted, options);
+    WeightFolders model;
+    {
+        const nb::gil_scoped_release nogil;
+        model = joined_folders(engine, folders, to_join);
+    }
+    const auto ask = [&](std::span<const std::size_t> numbers) -> std::optional<UnitsToFit> {
+        nb::list list;
+        for (const std::size_t number : numbers) {
+            list.append(number);
+        }
+        const nb::object found = divide(list);
+        return found.is_none() ? std::nullopt : std::optional(to_fit_of(found));
+    };
+    return fit_weight_units(model.table, to_fit_of(units), options, ask).least_bytes;
 }
 
 struct ExpertsObject {
@@ -422,8 +441,15 @@ void bind_weights(nb::module_& m) {
             const nb::gil_scoped_release nogil;
             self.stream.reset();
         });
-    m.def("least_weight_memory", least_memory, nb::arg("paths"), nb::arg("units"), nb::arg("slots"),
-          nb::arg("joined"), nb::arg("gpu").none(), "Bytes; private.");
+    m.def("fit_weight_units", fit_units, nb::arg("paths"), nb::arg("units"), nb::arg("memory"),
+          nb::arg("slots"), nb::arg("joined"), nb::arg("gpu").none(), nb::arg("divide"),
+          nb::sig("def fit_weight_units(paths: typing.Any, units: typing.Any, memory: int, slots: "
+                  "int, joined: typing.Any, gpu: int | None, divide: typing.Any) -> int"),
+          "Bytes; private.");
+    m.def(
+        "small_weight_bytes",
+        [](nb::handle bytes) { return small_weight_bytes(count_of(bytes, "bytes", "bytes")); },
+        nb::arg("bytes"), nb::sig("def small_weight_bytes(bytes: int) -> int"), "Private.");
     m.def("most_weight_memory", most_memory, nb::arg("paths"), nb::arg("units"), nb::arg("joined"),
           nb::arg("gpu").none(), "Bytes; private.");
     m.def(
@@ -446,14 +472,14 @@ void bind_weights(nb::module_& m) {
         "model_file",
         [](nb::handle folder) {
             const std::string path = path_bytes(folder, "folder", "");
-            return path_object(state::the_model_file(FileSystem::local(), {&path, 1}));
+            return path_object(state::the_model_file(FileSystem::any(), {&path, 1}));
         },
         nb::arg("folder"), "Private.", nb::sig("def model_file(folder: typing.Any) -> str"));
     m.def(
         "tensors_in",
         [](nb::handle folder) {
             const std::string path = path_bytes(folder, "folder", "");
-            const auto found = state::tensors_in(FileSystem::local(), path);
+            const auto found = state::tensors_in(FileSystem::any(), path);
             return found ? path_object(*found) : nb::none();
         },
         nb::arg("folder"), "Private.", nb::sig("def tensors_in(folder: typing.Any) -> str | None"));
@@ -461,7 +487,7 @@ void bind_weights(nb::module_& m) {
         "model_folder",
         [](nb::handle folder, bool always) {
             const std::string path = path_bytes(folder, "folder", "");
-            return path_object(state::model_folder(FileSystem::local(), path, always));
+            return path_object(state::model_folder(FileSystem::any(), path, always));
         },
         nb::arg("folder"), nb::arg("always"), "Private.",
         nb::sig("def model_folder(folder: typing.Any, always: bool) -> str"));

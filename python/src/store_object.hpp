@@ -109,8 +109,8 @@ struct StoreObject {
                                                  std::vector<std::string> folders,
                                                  const StoreOptions& options) {
         const nb::gil_scoped_release nogil;
-        auto own = std::make_unique<CheckpointStore>(engine, FileSystem::local(),
-                                                     std::move(folders), options);
+        auto own = std::make_unique<CheckpointStore>(engine, FileSystem::any(), std::move(folders),
+                                                     options);
         // The last one who has it finishes its saves, which may look at Python's objects.
         return {own.release(), [](CheckpointStore* last) {
                     std::optional<nb::gil_scoped_release> nogil_too;

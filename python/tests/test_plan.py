@@ -11,6 +11,7 @@ import sys
 import penstock.plan as plan
 import pytest
 from hypothesis import given, settings, strategies as some
+from penstock import _core
 
 MEANING = {"sqrt": math.sqrt, "min": min, "max": max, "ceil": math.ceil, "floor": math.floor}
 MANY = some.integers(1, 10**6)
@@ -283,6 +284,30 @@ def test_a_keyword_that_is_not_known_names_the_nearest(call):
         wrong = name + "x"
         with pytest.raises(TypeError, match=rf"there is no argument '{wrong}'; did you mean"):
             call(**{wrong: 1})
+
+
+LEAST = {
+    plan.train: {"model": "resnet50"},
+    plan.size: {"model": "unet3d", "memory_bytes": "512GiB"},
+    plan.feeds: {"files": "25GB/s", "model": "unet3d"},
+    plan.interval: {"save": "60s", "mtbf": "50000h"},
+    plan.checkpoint: {"model": "13B", "seconds": "60"},
+    plan.restore: {"model": "13B"},
+    plan.stream: {"model": "8b", "rate": "3GB/s"},
+}
+
+
+@pytest.mark.parametrize("call", LEAST)
+def test_the_functions_have_the_options_of_the_table_and_its_defaults(call):
+    verb, least = call.__name__, LEAST[call]
+    with pytest.raises(ValueError, match="expected ") as error:
+        _core.plan_ask(verb, [("?", "")])
+    table = set(str(error.value).rpartition("expected ")[2].split(", "))
+    assert table - {"list"} == inspect.signature(call).parameters.keys() - {"measure"}
+    of_table = plan.Answer.from_json(_core.plan_ask(verb, list(least.items())))
+    assert [(one.name, one.value) for one in call(**least).figures] == [
+        (one.name, one.value) for one in of_table.figures
+    ]
 
 
 def test_an_answer_has_its_figures_by_name():

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """penstock.weights.plan() says what stream() then does."""
 
+import copy
+from random import Random
+
 import penstock
 import pytest
 
@@ -52,6 +55,58 @@ def test_the_plan_is_what_stream_does(saved, share):
     assert (plan.rows == ("embed.weight",)) == (share < 1)
     assert plan.seconds == pytest.approx(plan.read_bytes / 1e9)
     assert sum(unit.read_bytes for unit in plan.units) == plan.read_bytes
+
+
+class Block(torch.nn.Module):
+    """A module of others, at random: layers, lists, parameters of its own, and small ones."""
+
+    def __init__(self, random, depth):
+        super().__init__()
+        if random.random() < 0.3:
+            self.scale = torch.nn.Parameter(torch.ones(random.choice((1, 700))))
+        for number in range(random.randint(1, 3)):
+            kind = random.choice(("linear", "linear", "norm", "block", "list") if depth else ("linear", "norm"))
+            self.add_module(f"{kind}_{number}", self._child(kind, random, depth))
+
+    def forward(self, x):
+        return x
+
+    @staticmethod
+    def _child(kind, random, depth):
+        width = random.choice((16, 32, 64))
+        if kind == "linear":
+            return torch.nn.Linear(width, random.choice((16, 64, 128)), bias=random.random() < 0.5)
+        if kind == "norm":
+            return torch.nn.LayerNorm(width)
+        if kind == "block":
+            return Block(random, depth - 1)
+        return torch.nn.ModuleList(Block(random, depth - 1) for _ in range(random.randint(1, 4)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_units_of_random_models_are_those_of_the_stream(seed, tmp_path):
+    random = Random(seed)
+    model = torch.nn.Module()
+    rows = random.choice((10, 400))
+    if random.random() < 0.7:
+        model.embed = torch.nn.Embedding(rows, 64)
+    model.layers = torch.nn.ModuleList(Block(random, random.randint(0, 3)) for _ in range(random.randint(1, 6)))
+    model.outer = Block(random, random.randint(0, 2))
+    model.head = torch.nn.Linear(64, rows)
+    penstock.save(model.state_dict(), tmp_path / "model.safetensors")
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    least = penstock.weights.plan(tmp_path, "1GiB").least_memory_bytes
+    for memory in (least, least + 1, random.randint(least, least + total), 4 * total + (1 << 20)):
+        plan = penstock.weights.plan(tmp_path, memory)
+        streamed = copy.deepcopy(model).to("meta")
+        penstock.stream(streamed, tmp_path, memory=memory)
+        real = streamed.stream_stats().plan
+        units = sorted((unit.name, unit.bytes) for unit in plan.units)  # the file has an order of its own
+        assert units == sorted((name, nbytes) for name, nbytes, _ in real["units"])
+        assert (plan.slots, plan.slot_bytes, plan.read_bytes) == (real["slots"], real["slot_bytes"], real["read_bytes"])
+        assert plan.used_bytes - real["used_bytes"] == plan.memory_bytes - real["memory_bytes"]
+    with pytest.raises(MemoryError):
+        penstock.stream(copy.deepcopy(model).to("meta"), tmp_path, memory=least - 1)
 
 
 def test_the_least_that_works_works(saved):

@@ -75,13 +75,13 @@ struct Engine::Impl {
     }
 };
 
-Engine::Engine(const EngineOptions& options) : Engine(options, FileSystem::local()) {}
+Engine::Engine(const EngineOptions& options) : Engine(options, FileSystem::any()) {}
 
 Engine::Engine(const EngineOptions& options, const FileSystem& file_system)
     : impl_(std::make_unique<Impl>()) {
     if (!file_system.handle()) {
         raise(base::error(ErrorCode::kInvalidArgument, "make an engine",
-                          "the file system is empty, or was moved from; FileSystem::local() is "
+                          "the file system is empty, or was moved from; FileSystem::any() is "
                           "this machine's"));
     }
     impl_->options = options;

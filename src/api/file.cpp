@@ -2,6 +2,7 @@
 #include "base/align.hpp"
 #include "base/host_memory.hpp"
 #include "base/raise.hpp"
+#include "base/remote_path.hpp"
 #include "os/appender.hpp"
 #include "os/local_file_system.hpp"
 
@@ -23,15 +24,6 @@ os::File& opened(const std::shared_ptr<os::File>& file) {
         base::raise(base::error(ErrorCode::kClosed, "file", "it is not open; open it first"));
     }
     return *file;
-}
-
-os::FileSystem& there(const std::shared_ptr<os::FileSystem>& files) {
-    if (!files) {
-        base::raise(base::error(ErrorCode::kInvalidArgument, "file system",
-                                "it is empty, or was moved from; FileSystem::local() is this "
-                                "machine's"));
-    }
-    return *files;
 }
 
 const FileOptions& checked(const std::string& path, const FileOptions& options) {
@@ -72,7 +64,7 @@ os::Folder& opened(const std::shared_ptr<os::Folder>& folder) {
 }  // namespace
 
 File::File(const std::string& path, const FileOptions& options)
-    : File(FileSystem::local().open(path, options)) {}
+    : File(FileSystem::any().open(path, options)) {}
 
 FileInfo File::info() const {
     const os::FileInfo& info = opened(file_).info();
@@ -216,12 +208,31 @@ FileLock Folder::lock() const {
     return FileLock(std::shared_ptr<os::FileLock>(unwrap(opened(folder_).lock())));
 }
 
+FileSystem FileSystem::any() {
+    FileSystem out = local();
+    out.by_path_ = true;
+    return out;
+}
+
 FileSystem FileSystem::local() {
     return FileSystem(os::local_file_system());
 }
 
+// A file system of another kind, such as S3, is chosen here.
+os::FileSystem& FileSystem::of(const char* operation, const std::string& path) const {
+    if (!impl_) {
+        base::raise(
+            base::error(ErrorCode::kInvalidArgument, "file system",
+                        "it is empty, or was moved from; FileSystem::any() is the default"));
+    }
+    if (by_path_ && base::is_remote(path)) {
+        base::raise(base::system_error(ENOENT, operation, path));
+    }
+    return *impl_;
+}
+
 File FileSystem::open(const std::string& path, const FileOptions& options) const {
-    File file(unwrap(there(impl_).open(path, checked(path, options))));
+    File file(unwrap(of("open", path).open(path, checked(path, options))));
     if (options.append) {
         file.appender_ = std::make_shared<os::Appender>(file.file_, options.buffer_bytes);
     }
@@ -229,35 +240,35 @@ File FileSystem::open(const std::string& path, const FileOptions& options) const
 }
 
 void FileSystem::rename(const std::string& from, const std::string& to) const {
-    unwrap(there(impl_).rename(from, to));
+    unwrap(of("rename", to).rename(from, to));
 }
 
 void FileSystem::link(const std::string& from, const std::string& to) const {
-    unwrap(there(impl_).link(from, to));
+    unwrap(of("link", to).link(from, to));
 }
 
 void FileSystem::symbolic_link(const std::string& target, const std::string& path) const {
-    unwrap(there(impl_).symbolic_link(target, path));
+    unwrap(of("link", path).symbolic_link(target, path));
 }
 
 void FileSystem::remove(const std::string& path) const {
-    unwrap(there(impl_).remove(path));
+    unwrap(of("remove", path).remove(path));
 }
 
 void FileSystem::make_folder(const std::string& path) const {
-    unwrap(there(impl_).make_folder(path));
+    unwrap(of("make_folder", path).make_folder(path));
 }
 
 std::vector<std::string> FileSystem::list(const std::string& path) const {
-    return unwrap(there(impl_).list(path));
+    return unwrap(of("list", path).list(path));
 }
 
 Space FileSystem::space(const std::string& path) const {
-    return unwrap(there(impl_).space(path));
+    return unwrap(of("space", path).space(path));
 }
 
 FileStatus FileSystem::status(const std::string& path) const {
-    return unwrap(there(impl_).status(path));
+    return unwrap(of("status", path).status(path));
 }
 
 bool FileSystem::begins_with(const std::string& path, std::string_view bytes) const {
@@ -283,10 +294,11 @@ bool FileSystem::begins_with(const std::string& path, std::string_view bytes) co
 }
 
 std::optional<FileStatus> FileSystem::find(const std::string& path) const {
+    os::FileSystem& files = of("status", path);
     if (impl_ == os::local_file_system() && os::is_missing(path)) {
         return std::nullopt;
     }
-    auto found = there(impl_).status(path);
+    auto found = files.status(path);
     if (!found) {
         const int number = found.error().system_errno;
         if (number == ENOENT || number == ENOTDIR || number == ENAMETOOLONG) {
@@ -297,19 +309,19 @@ std::optional<FileStatus> FileSystem::find(const std::string& path) const {
 }
 
 std::string FileSystem::resolve(const std::string& path) const {
-    return unwrap(there(impl_).resolve(path));
+    return unwrap(of("resolve", path).resolve(path));
 }
 
 void FileSystem::take_attributes(const std::string& from, const File& to) const {
-    unwrap(there(impl_).take_attributes(from, opened(to.handle())));
+    unwrap(of("take_attributes", from).take_attributes(from, opened(to.handle())));
 }
 
 void FileSystem::set_modified(const std::string& path, std::int64_t since_1970_ns) const {
-    unwrap(there(impl_).set_modified(path, since_1970_ns));
+    unwrap(of("set_modified", path).set_modified(path, since_1970_ns));
 }
 
 Folder FileSystem::open_folder(const std::string& path) const {
-    return Folder(unwrap(there(impl_).open_folder(path)));
+    return Folder(unwrap(of("open_folder", path).open_folder(path)));
 }
 
 bool FileLock::held() const noexcept {
@@ -317,11 +329,11 @@ bool FileLock::held() const noexcept {
 }
 
 FileLock FileSystem::lock(const std::string& path, bool make) const {
-    return FileLock(std::shared_ptr<os::FileLock>(unwrap(there(impl_).lock(path, make))));
+    return FileLock(std::shared_ptr<os::FileLock>(unwrap(of("lock", path).lock(path, make))));
 }
 
 void FileSystem::sync_folder(const std::string& path) const {
-    unwrap(there(impl_).sync_folder(path));
+    unwrap(of("sync_folder", path).sync_folder(path));
 }
 
 }  // namespace penstock

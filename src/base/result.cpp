@@ -36,7 +36,7 @@ std::string_view usual_cure(int system_errno, std::string_view path) {
     switch (system_errno) {
         case ENOENT:
             return is_url(path) ? "only local paths are opened, no URL (scheme://...): copy it to "
-                                  "a local disk first"
+                                  "a local disk first, or begin with ./ the name of a local folder"
                    : is_of_kernel(path)
                        ? "check the path; only the kernel makes files there: save to a folder of a "
                          "disk"

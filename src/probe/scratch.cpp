@@ -36,7 +36,7 @@ Error error(ErrorCode code, int system_errno, const TargetRequest& request,
 }
 
 void check_space(const TargetRequest& request, std::uint64_t bytes) {
-    const Space space = FileSystem::local().space(request.path);
+    const Space space = FileSystem::any().space(request.path);
     if (space.free_bytes >= bytes + kSpaceLeft) {
         return;
     }

@@ -150,7 +150,7 @@ TensorFile open_tensor_file(Engine& engine, const FileSystem& files, const std::
 
 TensorFile read_tensor_file(Engine& engine, const File& file, const std::string& path,
                             const std::string& place, std::uint64_t begin) {
-    const FileSystem files = FileSystem::local();
+    const FileSystem files = FileSystem::any();
     TensorFile out{file, path};
     std::string real;
     try {

@@ -139,7 +139,7 @@ private:
     [[nodiscard]] std::string name_of(std::size_t item) const;
 
     std::shared_ptr<Engine> engine_;  // nullptr: in memory
-    FileSystem files_ = FileSystem::local();
+    FileSystem files_ = FileSystem::any();
     std::span<const std::byte> bytes_;
     std::uint64_t begin_ = 0;
     std::optional<IndexShards> index_;  // but for its shards

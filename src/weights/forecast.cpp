@@ -13,6 +13,8 @@
 #include <cmath>
 #include <cstddef>
 #include <iterator>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -34,51 +36,49 @@ std::uint64_t bytes_of(const Weights& all, std::size_t unit) {
     return bytes;
 }
 
-// Cuts the units that have parts and more bytes than `above`. Returns whether there was one.
-bool cut(std::vector<WeightUnit>& units, const Weights& all, std::uint64_t above) {
-    std::vector<WeightUnit> out;
-    bool is_cut = false;
-    for (std::size_t i = 0; i < units.size(); ++i) {
-        if (units[i].tensors.size() > 1 && bytes_of(all, i) > above) {
-            std::vector<WeightUnit> parts = weights::parts_of(units[i]);
-            std::move(parts.begin(), parts.end(), std::back_inserter(out));
-            is_cut = true;
-        } else {
-            out.push_back(std::move(units[i]));
-        }
-    }
-    units = std::move(out);
-    return is_cut;
+std::uint64_t bytes_of(const TensorTable& table, const std::vector<std::string>& tensors) {
+    const std::vector<WeightUnit> unit{{"stay", tensors}};
+    return bytes_of(weights::weights_of(table, unit), 0);
 }
 
-// The largest units that have parts, and others that are not much smaller: equal layers are cut
-// together.
-bool cut_largest(const TensorTable& table, std::vector<WeightUnit>& units) {
-    const Weights all = weights::weights_of(table, units);
-    std::uint64_t largest = 0;
-    for (std::size_t i = 0; i < units.size(); ++i) {
-        largest = units[i].tensors.size() > 1 ? std::max(largest, bytes_of(all, i)) : largest;
-    }
-    return cut(units, all, largest / 2);
+// Divides units by the names of their tensors. `experts_bytes`: memory that their own budget takes.
+FittedUnits fit(const TensorTable& table, weights::NamedUnits named, std::uint64_t memory_bytes,
+                std::uint32_t slots, std::uint64_t experts_bytes) {
+    const auto to_fit = [&] {
+        return UnitsToFit{named.units, bytes_of(table, named.stay) + experts_bytes};
+    };
+    return fit_weight_units(
+        table, to_fit(), {.memory_bytes = memory_bytes, .slots = slots},
+        [&](std::span<const std::size_t> numbers) -> std::optional<UnitsToFit> {
+            bool is_divided = false;
+            std::vector<WeightUnit> units;
+            for (std::size_t i = 0; i < named.units.size(); ++i) {
+                weights::NamedUnits parts;
+                if (std::find(numbers.begin(), numbers.end(), i) != numbers.end()) {
+                    parts = weights::parts_of(named.units[i]);
+                }
+                is_divided = is_divided || !parts.units.empty();
+                if (parts.units.empty()) {
+                    parts.units.push_back(std::move(named.units[i]));
+                }
+                std::move(parts.units.begin(), parts.units.end(), std::back_inserter(units));
+                std::move(parts.stay.begin(), parts.stay.end(), std::back_inserter(named.stay));
+            }
+            named.units = std::move(units);
+            return is_divided ? std::optional(to_fit()) : std::nullopt;
+        });
 }
 
-struct Least {
-    std::uint64_t bytes = 0;
-    std::string tensor;
-};
-
-// The least that works, of units of one tensor each.
-Least least_of(const TensorTable& table, std::vector<WeightUnit> units, std::uint32_t slots) {
-    while (cut(units, weights::weights_of(table, units), 0)) {
-    }
-    const Weights all = weights::weights_of(table, units);
+// The largest tensor that is read with the least budget; of all where none is.
+std::string least_tensor(const TensorTable& table, const FittedUnits& least, std::uint32_t slots) {
+    const Weights all = weights::weights_of(table, least.units);
     const Residency best = weights::least_choice(all, {.slots = slots});
-    Least out{best.used_bytes(), {}};
-    std::uint64_t most = 0;  // of the tensors that are read; of all where none is
+    std::string out;
+    std::uint64_t most = 0;
     for (std::size_t i = 0; i < all.tensors.size(); ++i) {
         if ((best.slots == 0 || !best.stays[i]) && all.tensors[i].bytes >= most) {
             most = all.tensors[i].bytes;
-            out.tensor = all.names[i];
+            out = all.names[i];
         }
     }
     return out;
@@ -262,19 +262,23 @@ WeightForecast forecast_weights(const TensorTable& table, std::uint64_t memory_b
     for (const TensorEntry& entry : table.tensors) {
         out.weight_bytes += entry.bytes;
     }
-    std::vector<WeightUnit> units = find_weight_units(table);
-    const weights::Embeddings embeddings = weights::embeddings_of(table);
+    weights::NamedUnits model = weights::named_units(table);
+    std::vector<WeightUnit> units = model.units;
+    weights::Embeddings embeddings = weights::embeddings_of(table);
+    std::erase_if(embeddings.names, [&](const std::string& name) {
+        return std::find(model.stay.begin(), model.stay.end(), name) != model.stay.end();
+    });
     std::vector<ExpertLayer> layers = find_expert_layers(table);
-    std::vector<WeightUnit> streamed = without_experts(without_rows(units, embeddings), layers);
-    if (streamed.empty()) {  // there are only experts: they are units as any other
+    model.units = without_experts(without_rows(units, embeddings), layers);
+    if (model.units.empty()) {  // there are only experts: they are units as any other
         layers.clear();
-        streamed = without_rows(units, embeddings);
+        model.units = without_rows(units, embeddings);
     }
     const weights::ExpertLayout layout = weights::lay_out_experts(table, layers, {});
-    Least least = least_of(table, streamed, slots);
-    out.least_memory_bytes = least.bytes + layout.least_bytes();
-    out.least_tensor = std::move(least.tensor);
-    if (!layers.empty() && layout.least_bytes() >= least.bytes) {
+    const FittedUnits least = fit(table, model, 0, slots, layout.least_bytes());
+    out.least_memory_bytes = least.least_bytes;
+    out.least_tensor = least_tensor(table, least, slots);
+    if (!layers.empty() && layout.least_bytes() >= least.least_bytes - least.outside_bytes) {
         out.least_tensor = layers[0].experts[0][0].tensor;
     }
     if (memory_bytes < out.least_memory_bytes) {
@@ -287,20 +291,20 @@ WeightForecast forecast_weights(const TensorTable& table, std::uint64_t memory_b
                         out.least_tensor),
             table.path));
     }
-    const bool is_streamed = most_weight_memory(table, units) > memory_bytes;
-    std::uint64_t of_units = memory_bytes;
+    out.stay_bytes = bytes_of(table, model.stay);
+    const bool is_streamed = out.stay_bytes + most_weight_memory(table, units) > memory_bytes;
+    std::uint64_t of_units = memory_bytes - out.stay_bytes;
     if (is_streamed) {
-        units = streamed;
         out.rows = embeddings.names;
-        const std::uint64_t of_layers = memory_bytes - layout.least_bytes();
-        while (least_weight_memory(table, units, {.slots = slots}) > of_layers &&
-               cut_largest(table, units)) {
-        }
+        FittedUnits fitted =
+            fit(table, std::move(model), memory_bytes, slots, layout.least_bytes());
+        units = std::move(fitted.units);
+        out.stay_bytes = fitted.outside_bytes - layout.least_bytes();
+        of_units = memory_bytes - out.stay_bytes;
         if (!layers.empty()) {
             const Weights all = weights::weights_of(table, units);
-            of_units = share_weight_memory(
-                           memory_bytes, weights::least_choice(all, {.slots = slots}).used_bytes(),
-                           weights::most_memory(all, {}), layout.least_bytes())
+            of_units = share_weight_memory(of_units, fitted.least_bytes - fitted.outside_bytes,
+                                           weights::most_memory(all, {}), layout.least_bytes())
                            .units_bytes;
         }
     }
@@ -309,7 +313,8 @@ WeightForecast forecast_weights(const TensorTable& table, std::uint64_t memory_b
     out.expert_read_bytes.resize(out.plan.units.size());
     add_token_bytes(out, table, units, layers, embeddings, experts_per_token);
     if (is_streamed && !layers.empty()) {
-        add_experts(out, layers, layout, memory_bytes - of_units, experts_per_token);
+        add_experts(out, layers, layout, memory_bytes - out.stay_bytes - of_units,
+                    experts_per_token);
     }
     return out;
 }

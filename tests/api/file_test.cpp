@@ -9,9 +9,12 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <string>
 
 namespace penstock {
 namespace {
@@ -154,6 +157,32 @@ TEST_F(PublicFile, FileSystemCalls) {
     files.remove(folder_ / "inner/c");
     files.remove(folder_ / "inner");
     EXPECT_TRUE(error_of([&] { return files.list(folder_ / "inner"); }));
+}
+
+TEST_F(PublicFile, AnyRefusesWhatBeginsAsAUrlAndLocalTakesIt) {
+    const std::string before = std::filesystem::current_path();
+    std::filesystem::current_path(folder_.path());
+    std::filesystem::create_directories("s3:/bucket");
+    const FileSystem files = FileSystem::any();
+    files.open("./s3://bucket/a", {.access = Access::kWrite, .create = true}).truncate(7);
+    EXPECT_EQ(FileSystem::local().open("s3://bucket/a").size(), 7U);
+    EXPECT_EQ(files.open("s3:/bucket/a").size(), 7U);
+    for (const std::string path :
+         {"s3://bucket/a", "gs://b/a", "hf://a/b", "http://a/b", "https://a/b"}) {
+        const std::array<std::optional<Error>, 5> errors{
+            error_of([&] { return files.open(path); }), error_of([&] { return File(path); }),
+            error_of([&] { return files.find(path); }), error_of([&] { return files.list(path); }),
+            error_of([&] {
+                files.rename("./s3:/bucket/a", path);
+                return 0;
+            })};
+        for (const std::optional<Error>& error : errors) {
+            ASSERT_TRUE(error) << path;
+            EXPECT_EQ(error->system_errno(), ENOENT);
+            EXPECT_THAT(error->what(), HasSubstr("only local paths are opened")) << path;
+        }
+    }
+    std::filesystem::current_path(before);
 }
 
 TEST_F(PublicFile, LockIsHeldUntilTheLastCopy) {

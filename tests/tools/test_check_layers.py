@@ -194,3 +194,10 @@ def test_transfers_are_fed_by_stream_alone(tmp_path, line):
 
 def test_a_blocking_read_of_a_text_feeds_nothing(tmp_path):
     assert not reasons(tree(tmp_path, **{"src/store/a.cpp": "engine.read(file, bytes); pump_.run(*this, 1);\n"}))
+
+
+@pytest.mark.parametrize("file", ["src/store/a.cpp", "src/cli/a.cpp", "include/penstock/a.hpp", "python/src/a.cpp"])
+def test_one_file_alone_chooses_the_file_system(file, tmp_path):
+    text = "auto a = FileSystem::any();\nvoid f(const FileSystem& files = FileSystem::local());\n"
+    ((path, line, reason),) = reasons(tree(tmp_path, **{file: text, "src/api/file.cpp": text}))
+    assert (path, line) == (file, 2) and "FileSystem::any()" in reason

@@ -3,6 +3,7 @@
 #include "base/align.hpp"
 #include "support/text_files.hpp"
 
+#include <penstock/plan.hpp>
 #include <penstock/weights.hpp>
 
 #include <fmt/format.h>
@@ -10,6 +11,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
+#include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -125,6 +129,67 @@ TEST(PassSeconds, UnevenUnitsWaitForOneAnother) {
                     }).what(),
                     HasSubstr("expected a rate above 0"));
     }
+}
+
+// `penstock plan stream` says the bound of the seconds of a token, and `penstock weights plan` what
+// units of a size make of it: never less, and no more than two units that wait for one another.
+TEST(PassSeconds, AreTheBoundOfPlanStreamOrMore) {
+    const TensorTable table = llama();
+    std::mt19937_64 random(7);  // NOLINT(cert-msc51-cpp): the same models in each run
+    for (int turn = 0; turn < 200; ++turn) {
+        const std::uint64_t memory = (140 + random() % 700) * base::kMiB;
+        const double rate = 1e8 * static_cast<double>(1 + random() % 100);
+        const WeightForecast forecast = forecast_weights(table, memory);
+        const auto read = static_cast<double>(forecast.read_bytes());
+        const double computing = read / rate * static_cast<double>(random() % 300) / 100;
+        const auto parameters = static_cast<double>(forecast.weight_bytes) / 2;
+        plan::StreamOptions options;
+        options.model = fmt::format("{}", forecast.weight_bytes / 2);
+        options.rate = rate;
+        options.resident = static_cast<double>(forecast.weight_bytes - forecast.read_bytes());
+        options.flops = 2 * parameters / std::max(computing, 1e-9);
+        const double bound = plan::stream(options).at("pass_seconds").value;
+        const double seconds = pass_seconds(forecast, rate, computing);
+        EXPECT_GE(seconds, bound * (1 - 1e-9)) << turn;
+        EXPECT_LE(seconds, bound * (1 + 2 * 0.1)) << turn;
+    }
+}
+
+// Equal units are divided together, and no more than needed.
+TEST(FitUnits, TheLargestAreDividedUntilAllFit) {
+    const TensorTable table = llama();
+    UnitsToFit from{{}, 1000};
+    for (int layer = 0; layer < 20; ++layer) {
+        const std::string name = fmt::format("model.layers.{}", layer);
+        from.units.push_back({name, {name + ".up.weight", name + ".down.weight"}});
+    }
+    from.units.push_back({"lm_head", {"lm_head.weight"}});
+    std::vector<std::vector<std::size_t>> asked;
+    const auto none = [&](std::span<const std::size_t> numbers) -> std::optional<UnitsToFit> {
+        asked.emplace_back(numbers.begin(), numbers.end());
+        return std::nullopt;
+    };
+    const FittedUnits whole = fit_weight_units(table, from, {}, none);
+    EXPECT_EQ(whole.units.size(), 21U);
+    ASSERT_EQ(asked.size(), 2U);
+    EXPECT_THAT(asked[0], ElementsAre(20));
+    EXPECT_EQ(asked[1].size(), 20U);
+    EXPECT_EQ(whole.least_bytes, 1000 + least_weight_memory(table, from.units));
+    const auto halves = [&](std::span<const std::size_t> numbers) {
+        UnitsToFit out{{from.units[20]}, 1000};
+        for (const std::size_t number : numbers) {
+            for (const std::string& tensor : from.units[number].tensors) {
+                out.units.push_back({tensor, {tensor}});
+            }
+        }
+        return numbers.size() == 20 ? std::optional(out) : std::nullopt;
+    };
+    const FittedUnits fitted =
+        fit_weight_units(table, from, {.memory_bytes = whole.least_bytes - 1}, halves);
+    EXPECT_EQ(fitted.units.size(), 41U);
+    EXPECT_LT(fitted.least_bytes, whole.least_bytes);
+    const WeightStreamOptions enough{.memory_bytes = whole.least_bytes};
+    EXPECT_EQ(fit_weight_units(table, from, enough, halves).units.size(), 21U);
 }
 
 }  // namespace

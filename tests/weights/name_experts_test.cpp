@@ -229,6 +229,8 @@ TEST_F(ExpertsPerToken, AsTheConfigurationSays) {
     EXPECT_EQ(in(R"({"num_experts": 64, "num_experts_per_tok": 8})"), 8U);
     EXPECT_EQ(in(R"({"text_config": {"a": [{"b": 1}], "num_experts_per_tok": 4}, "c": 1})"), 4U);
     EXPECT_EQ(in(R"({"experts_per_token": 2})"), 2U);
+    EXPECT_EQ(in(R"({"thinker": {"text": {"num_experts_per_tok": 6}}, "moe_topk": 3})"), 3U);
+    EXPECT_EQ(in(R"({"thinker": {"text": {"num_experts_per_tok": 6}}, "moe_topk": 0.5})"), 6U);
     EXPECT_EQ(in(R"({"num_experts_per_tok": null})"), 0U);
     EXPECT_EQ(in(R"({"num_experts_per_tok": {"num_experts": 3}})"), 0U);
     EXPECT_EQ(in(R"({"num_experts_per_tok": [5]})"), 0U);
@@ -240,7 +242,7 @@ TEST_F(ExpertsPerToken, AsTheConfigurationSays) {
 TEST_F(ExpertsPerToken, NoFileSaysNothingAndOneThatIsNotJsonIsNamed) {
     const std::vector<std::string> none{folder_.path()};
     EXPECT_EQ(find_experts_per_token(*engine_, none), 0U);
-    for (const char* text : {"", "{", "\xff\xfe"}) {
+    for (const char* text : {"", "{", "[1]", "\xff\xfe"}) {
         const std::string message = error_of([&] { static_cast<void>(in(text)); }).what();
         EXPECT_THAT(message, HasSubstr("config.json")) << text;
     }

@@ -90,15 +90,35 @@ TEST(NameUnits, EmbeddingsAndWhetherTheHeadIsTied) {
                 IsEmpty());
 }
 
-TEST(NameUnits, PartsAreCutWhereNamesDiffer) {
+TEST(NameUnits, PartsAreModulesAndItemsOfLists) {
     const WeightUnit layer{
         "layers.0",
-        {"layers.0.mlp.experts.0.w1", "layers.0.mlp.experts.0.w2", "layers.0.mlp.experts.1.w1"}};
-    const std::vector<WeightUnit> experts = parts_of(layer);
-    EXPECT_THAT(names_of(experts), ElementsAre("layers.0.mlp.experts.0", "layers.0.mlp.experts.1"));
-    EXPECT_THAT(names_of(parts_of(experts[0])),
-                ElementsAre("layers.0.mlp.experts.0.w1", "layers.0.mlp.experts.0.w2"));
-    EXPECT_THAT(names_of(parts_of(experts[1])), ElementsAre("layers.0.mlp.experts.1"));
+        {"layers.0.mlp.experts.0.w1", "layers.0.mlp.experts.1.w1", "layers.0.scale",
+         "layers.0.norms.0.weight", "layers.0.norms.1.weight", "layers.0.norms.0.bias"}};
+    const NamedUnits parts = parts_of(layer);
+    EXPECT_THAT(names_of(parts.units),
+                ElementsAre("layers.0.mlp", "layers.0.norms.0", "layers.0.norms.1"));
+    EXPECT_THAT(parts.stay, ElementsAre("layers.0.scale"));
+    EXPECT_THAT(names_of(parts_of(parts.units[0]).units),
+                ElementsAre("layers.0.mlp.experts.0", "layers.0.mlp.experts.1"));
+    const NamedUnits none = parts_of(parts.units[1]);  // it has no modules
+    EXPECT_THAT(none.units, IsEmpty());
+    EXPECT_THAT(none.stay, IsEmpty());
+}
+
+TEST(NameUnits, WhatIsSmallOrBesideModulesStays) {
+    const NamedUnits found = named_units(table_of({{"model.layers.0.up.weight", {400, 400}},
+                                                   {"model.layers.0.norm.weight", {4}},
+                                                   {"model.norm.weight", {4}},
+                                                   {"model.norm.bias", {4}},
+                                                   {"model.mask", {400, 400}},
+                                                   {"temperature", {400, 400}},
+                                                   {"lm_head.weight", {400, 400}}}));
+    EXPECT_THAT(names_of(found.units), ElementsAre("model.layers.0", "lm_head"));
+    EXPECT_THAT(found.stay,
+                ElementsAre("model.mask", "temperature", "model.norm.weight", "model.norm.bias"));
+    EXPECT_THAT(names_of(named_units(table_of({{"scale", {4}}, {"shift", {4}}})).units),
+                ElementsAre("scale", "shift"));
 }
 
 }  // namespace

@@ -106,7 +106,7 @@ def seconds(verb: str, name: str, value: Any) -> float:
 
 def path(verb: str, f: Any) -> str:
     try:
-        return os.fsdecode(f)
+        return local_path(verb, os.fsdecode(f))
     except TypeError:
         raise TypeError(
             f"{verb}: f: got {type(f).__name__}; give a path (str or os.PathLike) or a binary file"
@@ -114,8 +114,8 @@ def path(verb: str, f: Any) -> str:
 
 
 def local_path(verb: str, path: str) -> str:
-    """The path, unchanged. Refuses a URL, which would otherwise become the name of a new folder."""
-    if "://" in path and not os.path.exists(path):
+    """The path, unchanged. Refuses a URL, which would become the name of a local folder if it was made absolute."""
+    if _core.is_remote(path):
         raise _core.system_error(errno.ENOENT, verb, path)
     return path
 

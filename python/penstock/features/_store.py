@@ -134,7 +134,8 @@ class FeatureStore:
         _arguments.flag("FeatureStore", "verify", verify)
         # Absolute, because a pickled store may be opened where the working folder is another. Without `verify`: it
         # opens the same file, which workers need not all read.
-        self._arguments = (os.path.abspath(path), ram, policy, hot, device_memory, device)
+        own = os.path.abspath(_arguments.local_path("FeatureStore", os.fsdecode(path)))
+        self._arguments = own, ram, policy, hot, device_memory, device
         if hot is not None and not isinstance(hot, Mapping):
             tables = _core.inspect_features(path)["tables"]
             if len(tables) != 1:

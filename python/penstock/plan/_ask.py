@@ -10,11 +10,16 @@ from penstock._base.arguments import got
 from penstock.plan._answer import Answer
 from penstock.plan._measure_options import measure_of
 
+_TEXTS = ("model", "preset", "accelerator", "optimizer")
 
-def ask(verb: str, *, measured: Any = None, **options: Any) -> Answer:
-    """The answer of a question; with `measured`, the rates of folders are measured first. An option that is None has
-    its default."""
-    words = [(name, word(verb, name, value)) for name, value in options.items() if value is not None]
+
+def ask(verb: str, options: dict[str, Any]) -> Answer:
+    """The answer of a question. Its functions pass their arguments as locals(): each is the option of its name, except
+    `measure`, with which the rates of folders are measured first. An option that is None has its default."""
+    measured = options.get("measure")
+    for name in _TEXTS:
+        text(verb, name, options.get(name))
+    words = [(name, word(verb, name, it)) for name, it in options.items() if it is not None and name != "measure"]
     if measured is None:
         return Answer.from_json(_core.plan_ask(verb, words))
     return Answer.from_json(

@@ -7,7 +7,6 @@ from typing import Any
 
 from penstock._base.arguments import named
 from penstock.plan._answer import Answer
-from penstock.plan._ask import text
 from penstock.plan._models import ask_of_model
 
 
@@ -61,32 +60,7 @@ def checkpoint(
     tensors: also gives a table of the model's tensors.
     Raises ValueError for a number out of range, for an unknown name (with the nearest one), and for ranks that do not
     divide the model (with the reason); errors of model() for a config, and of measure(). Thread-safe."""
-    return ask_of_model(
-        "checkpoint",
-        model,
-        config,
-        optimizer=text("checkpoint", "optimizer", optimizer),
-        bytes_per_parameter=bytes_per_parameter,
-        tensor=tensor,
-        pipeline=pipeline,
-        experts=experts,
-        expert_tensor=expert_tensor,
-        data=data,
-        zero=zero,
-        ranks=ranks,
-        seconds=seconds,
-        interval=interval,
-        share=share,
-        overlapped=overlapped,
-        staging=staging,
-        keep=keep,
-        capacity=capacity,
-        measured=measure,
-        storage=storage,
-        storage_low=storage_low,
-        storage_high=storage_high,
-        tensors=tensors,
-    )
+    return ask_of_model("checkpoint", locals())
 
 
 @named
@@ -115,17 +89,4 @@ def restore(
     storage: bytes/s that the storage reads; the answer then says whether that is enough. storage_low, storage_high: the
         ends of its interval. measure: instead, folders to measure first: a path, a list of paths, or a Measure.
     Raises the same errors as checkpoint(). Thread-safe."""
-    return ask_of_model(
-        "restore",
-        model,
-        config,
-        optimizer=text("restore", "optimizer", optimizer),
-        bytes_per_parameter=bytes_per_parameter,
-        seconds=seconds,
-        copies=copies,
-        broadcast=broadcast,
-        measured=measure,
-        storage=storage,
-        storage_low=storage_low,
-        storage_high=storage_high,
-    )
+    return ask_of_model("restore", locals())

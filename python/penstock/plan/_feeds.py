@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from penstock._base.arguments import named
 from penstock.plan._answer import Answer
-from penstock.plan._ask import ask, text
+from penstock.plan._ask import ask
 
 
 @named
@@ -40,22 +40,4 @@ def feeds(
         of all presets.
     checkpoint_bytes, within: the size of a checkpoint, and the seconds that writing it may take.
     Raises ValueError as train() does. Thread-safe."""
-    return ask(
-        "feeds",
-        files=files,
-        samples=samples,
-        writes=writes,
-        files_low=files_low,
-        files_high=files_high,
-        samples_low=samples_low,
-        samples_high=samples_high,
-        writes_low=writes_low,
-        writes_high=writes_high,
-        model=text("feeds", "model", model),
-        preset=text("feeds", "preset", preset),
-        accelerator=text("feeds", "accelerator", accelerator),
-        samples_per_second=samples_per_second,
-        bytes_per_sample=bytes_per_sample,
-        checkpoint_bytes=checkpoint_bytes,
-        within=within,
-    )
+    return ask("feeds", locals())

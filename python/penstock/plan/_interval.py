@@ -38,18 +38,4 @@ def interval(
     interval: another interval, to get its goodput. simulate: the number of random failures to simulate, with `seed`.
     The table "rules" of the answer has Young's, Daly's and the availability optimum, the series "goodput" the curve.
     Raises ValueError for a number out of range, and if no work would be kept. Thread-safe."""
-    return ask(
-        "interval",
-        save=save,
-        mtbf=mtbf,
-        nodes=nodes,
-        accelerator_mtbf=accelerator_mtbf,
-        accelerators=accelerators,
-        stall=stall,
-        slowdown=slowdown,
-        restore=restore,
-        downtime=downtime,
-        interval=interval,
-        simulate=simulate,
-        seed=seed,
-    )
+    return ask("interval", locals())

@@ -42,14 +42,7 @@ def measure(
     Raises ValueError as feeds() does, for numbers out of range, and for a repeated path; penstock.Unsupported for a
     file system without direct I/O; OSError for a path that is missing, full, or may not be written. Thread-safe; other
     Python threads run meanwhile."""
-    return ask(
-        "feeds",
-        measured=Measure(paths, seconds, size, progress),
-        model=text("measure", "model", model),
-        preset=text("measure", "preset", preset),
-        accelerator=text("measure", "accelerator", accelerator),
-        samples_per_second=samples_per_second,
-        bytes_per_sample=bytes_per_sample,
-        checkpoint_bytes=checkpoint_bytes,
-        within=within,
-    )
+    options = {name: value for name, value in locals().items() if name not in ("paths", "seconds", "size", "progress")}
+    for name in ("model", "preset", "accelerator"):
+        text("measure", name, options[name])
+    return ask("feeds", {**options, "measure": Measure(paths, seconds, size, progress)})

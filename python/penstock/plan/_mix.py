@@ -61,7 +61,7 @@ def mix(jobs: Any, *, length: float | str | None = None, title: str | None = Non
     document = _document(jobs)
     if text("mix", "title", title) is not None:
         document["title"] = title
-    return ask("mix", jobs=json.dumps(document), length=length)
+    return ask("mix", {"jobs": json.dumps(document), "length": length})
 
 
 def _document(jobs: Any) -> dict[str, Any]:

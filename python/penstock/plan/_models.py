@@ -116,17 +116,17 @@ def model(name: str | None = None, *, config: Any = None) -> Model:
         return _by_transformers(words, error)
 
 
-def ask_of_model(verb: str, name: str | None, config: Any, **options: Any) -> Answer:
+def ask_of_model(verb: str, options: dict[str, Any]) -> Answer:
     """The answer of a question about a model. transformers counts the model if the library does not know its type."""
-    name = text(verb, "model", name)
-    if config is None:
-        return ask(verb, model=name, **options)
-    words = config_text(verb, config)
+    if options["config"] is None:
+        return ask(verb, options)
+    text(verb, "model", options["model"])
+    words = config_text(verb, options["config"])
     try:
-        return ask(verb, model=name, config=words, **options)
+        return ask(verb, {**options, "config": words})
     except Unsupported as error:
         counted = _by_transformers(words, error)
-    answer = ask(verb, model=str(counted.parameters), **options)
+    answer = ask(verb, {**options, "config": None, "model": str(counted.parameters)})
     return replace(answer, notes=(*answer.notes, f"{counted.name}: {counted.source}."))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from penstock._base.arguments import named
 from penstock.plan._answer import Answer
-from penstock.plan._ask import ask, text
+from penstock.plan._ask import ask
 
 
 @named
@@ -32,17 +32,4 @@ def size(
     memory_bytes: of one host: bytes or "512GiB".
     batch, bytes_per_sample, samples_per_file: instead of those of the preset.
     Raises ValueError as train() does. Thread-safe."""
-    return ask(
-        "size",
-        model=text("size", "model", model),
-        preset=text("size", "preset", preset),
-        accelerator=text("size", "accelerator", accelerator),
-        accelerators=accelerators,
-        hosts=hosts,
-        memory_bytes=memory_bytes,
-        batch=batch,
-        bytes_per_sample=bytes_per_sample,
-        samples_per_file=samples_per_file,
-        steps=steps,
-        memory_factor=memory_factor,
-    )
+    return ask("size", locals())

@@ -7,7 +7,6 @@ from typing import Any
 
 from penstock._base.arguments import named
 from penstock.plan._answer import Answer
-from penstock.plan._ask import text
 from penstock.plan._models import ask_of_model
 
 
@@ -52,26 +51,4 @@ def stream(
     preset: a published run; its numbers replace those not given (`penstock plan stream --list` lists them all).
     Raises ValueError for a number out of range and for an unknown name; errors of model() for a config, and of
     measure(). Thread-safe."""
-    return ask_of_model(
-        "stream",
-        model,
-        config,
-        preset=text("stream", "preset", preset),
-        bytes_per_parameter=bytes_per_parameter,
-        measured=measure,
-        rate=rate,
-        rate_low=rate_low,
-        rate_high=rate_high,
-        memory=memory,
-        memory_device=memory_device,
-        kv_host=kv_host,
-        kv_bytes_per_element=kv_bytes_per_element,
-        kv_bytes_per_token=kv_bytes_per_token,
-        resident=resident,
-        resident_device=resident_device,
-        link=link,
-        flops=flops,
-        batch=batch,
-        prompt=prompt,
-        generate=generate,
-    )
+    return ask_of_model("stream", locals())

@@ -9,7 +9,7 @@ from typing import Any
 from penstock import _core
 from penstock._base.arguments import named
 from penstock.plan._answer import Answer
-from penstock.plan._ask import ask, text
+from penstock.plan._ask import ask
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,4 @@ def train(
         ends of its interval. measure: instead, folders to measure first: a path, a list of paths, or a Measure.
     Raises ValueError for a number that is not above 0 or does not match the others, and for an unknown name, with the
     nearest one; with `measure` also the errors of measure(). Thread-safe."""
-    return ask(
-        "train",
-        model=text("train", "model", model),
-        preset=text("train", "preset", preset),
-        accelerator=text("train", "accelerator", accelerator),
-        accelerators=accelerators,
-        utilisation=utilisation,
-        samples_per_second=samples_per_second,
-        bytes_per_sample=bytes_per_sample,
-        measured=measure,
-        storage=storage,
-        storage_low=storage_low,
-        storage_high=storage_high,
-    )
+    return ask("train", locals())

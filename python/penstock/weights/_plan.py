@@ -59,7 +59,7 @@ class Plan:
     token_bytes: weights that compute a token, without embeddings (it uses a row) and experts that it does not use.
     weight_bytes: of all tensors of the files.
     least_memory_bytes: the smallest budget that works; the size of least_tensor determines it.
-    rows: embeddings that are read by row, and are in no unit.
+    rows: embeddings that are read by row, and are in no unit. Small tensors that always stay are in none either.
     experts: None if no expert is read by itself: the units then contain them; otherwise they do not.
     rate: bytes a second, given or measured, or None. compute_s: seconds of a token with all weights in memory, given or
         measured. seconds: of a pass at that rate, or None."""

@@ -26,8 +26,6 @@ from penstock.weights._stats import StreamStats, stats_of
 from penstock.weights._turns import Turns
 from penstock.weights._units import Place, Unit, find_units, named, once, parameter_names, split
 
-_STAYS_BYTES_MAX = 1 << 20  # a module outside the layers up to this size stays in memory,
-_STAYS_SHARE = 1 / 500  # and up to this share of all weights
 _EXPERTS_LEAVE_BYTES = 64 << 20
 # Bytes that a tensor takes beyond its own: pages at both ends that no other has, or the rest of a block of a GPU.
 _PLACE_BYTES, _GPU_PLACE_BYTES = 2 << 12, 2 << 20
@@ -136,6 +134,7 @@ class _Weights:
         self.changed = ""  # the reason why what is in memory is not what the files have
         self.live: Live | None = None
         budget = target.budget(memory)
+        self.outside = self.least = 0  # memory: of what is in no unit, and the least that units need
         self.turns = turns or Turns(str(files))
         self.files, infos = files, files.infos
         if _hugging_face.is_pretrained(model):
@@ -169,10 +168,7 @@ class _Weights:
         self.whole = units, stay + small
         self.experts = Experts(files.paths, [], [], (), self.turns, target)
         units, stay, rows = _fit(self, *self.undivided(), budget, slots, "stream")
-        self.units = units
-        self.outside = _outside(self, units, stay)
-        self.wanted = _wanted(self, units)
-        self.least = _least(self, units, slots)
+        self.units, self.wanted = units, _wanted(self, units)
         of_units, of_experts = self._shares(budget)
         self.layout, self.is_closed, joined = 0, False, self.converted.joined
         self.is_fixed = memory != "auto"
@@ -484,8 +480,7 @@ def _without_small(weights: _Weights, units: list[Unit]) -> tuple[list[Unit], li
     """Keeps small modules outside the layers in memory, and small tensors that are cast."""
     out: list[Unit] = []
     stay: list[Place] = []
-    all_bytes = weights._bytes([place for unit in units for place in unit.places])
-    small = min(_STAYS_BYTES_MAX, int(all_bytes * _STAYS_SHARE))
+    small = _core.small_weight_bytes(weights._bytes([place for unit in units for place in unit.places]))
     for unit in units:
         stay += _apart(
             unit,
@@ -515,11 +510,6 @@ def _wanted(weights: _Weights, units: list[Unit]) -> list[tuple[str, list[str]]]
         (unit.name, list(dict.fromkeys(name for place in unit.places for name in reads(keys[place.full_name]))))
         for unit in units
     ]
-
-
-def _least(weights: _Weights, units: list[Unit], slots: int) -> int:
-    joined, gpu = weights.converted.joined, weights.target.number
-    return _core.least_weight_memory(weights.files.paths, _wanted(weights, units), slots, joined, gpu)
 
 
 def _experts_of(weights: _Weights, units: list[Unit]) -> Experts:
@@ -562,32 +552,42 @@ def _fit(
 ) -> tuple[list[Unit], list[Place], list[Unit]]:
     """Units that fit the budget. If not everything stays, embeddings are gathered by row, and tensors are cast on
     arrival. Units that are too large are divided into their parts."""
-    casts, converted = weights.converted.casts, weights.converted
-    joined, gpu = weights.converted.joined, weights.target.number
-    most = _core.most_weight_memory(weights.files.paths, _wanted(weights, units), joined, gpu)
+    casts, converted, paths = weights.converted.casts, weights.converted, weights.files.paths
+
+    def to_fit() -> tuple[list[tuple[str, list[str]]], int]:
+        weights.outside = _outside(weights, units, stay)
+        return _wanted(weights, units), weights.outside + weights.experts.least
+
+    def divide(numbers: list[int]) -> tuple[list[tuple[str, list[str]]], int] | None:
+        nonlocal units, stay
+        parts = {number: found for number in numbers if (found := split(units[number]))}
+        if not parts:
+            return None
+        divided = [parts.get(number, ([unit], [])) for number, unit in enumerate(units)]
+        units, stay = once(
+            [part for its, _ in divided for part in its], stay + [place for _, own in divided for place in own]
+        )
+        return to_fit()
+
+    most = _core.most_weight_memory(paths, _wanted(weights, units), converted.joined, weights.target.number)
     if _outside(weights, units, stay) + most <= budget:
         for unit in units:
             stay = stay + _apart(unit, lambda place: weights.keys[place.full_name] in casts)
-        return [unit for unit in units if unit.places], stay, []
-    rows = [
-        unit
-        for unit in units
-        if isinstance(unit.module, torch.nn.Embedding)
-        and len(unit.places) == 1
-        and unit.module.max_norm is None  # or the lookup changes rows
-        and ((key := weights.keys[unit.places[0].full_name]) not in converted or converted.is_cast(key))
-    ]
-    units = [unit for unit in units if unit not in rows]
-    weights.experts = _experts_of(weights, units)
-    while True:
-        outside = _outside(weights, units, stay)
-        least = outside + weights.experts.least + _least(weights, units, slots)
-        if least <= budget:
-            return units, stay, rows
-        by_size = sorted(units, key=lambda unit: weights._bytes(unit.places), reverse=True)
-        largest, parts = next(((unit, parts) for unit in by_size if (parts := split(unit))), (None, None))
-        if largest is None:
-            weights.outside = outside
-            raise _too_small(weights, verb, budget, least, by_size)
-        at = units.index(largest)
-        units, stay = once([*units[:at], *parts[0], *units[at + 1 :]], stay + parts[1])
+        units, rows = [unit for unit in units if unit.places], []
+    else:
+        rows = [
+            unit
+            for unit in units
+            if isinstance(unit.module, torch.nn.Embedding)
+            and len(unit.places) == 1
+            and unit.module.max_norm is None  # or the lookup changes rows
+            and ((key := weights.keys[unit.places[0].full_name]) not in converted or converted.is_cast(key))
+        ]
+        units = [unit for unit in units if unit not in rows]
+        weights.experts = _experts_of(weights, units)
+    gpu = weights.target.number
+    least = _core.fit_weight_units(paths, to_fit(), budget, slots, converted.joined, gpu, divide)
+    if least > budget:
+        raise _too_small(weights, verb, budget, least, units)
+    weights.least = least - weights.outside - weights.experts.least
+    return units, stay, rows

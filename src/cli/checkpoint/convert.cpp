@@ -81,11 +81,11 @@ void check_target(const std::string& target, Form form, const CheckpointOptions&
     if (form != Form::kIndex && options.shard_bytes) {
         refuse(fmt::format("--shard-bytes is for an index, NAME{}", format::kIndexSuffix));
     }
-    if (form != Form::kStore && !options.force && store::is_there(FileSystem::local(), target)) {
+    if (form != Form::kStore && !options.force && store::is_there(FileSystem::any(), target)) {
         refuse("it is there already; --force replaces it");
     }
     const std::string folder = form == Form::kStore ? target : base::folder_of(target);
-    if (state::is_checkpoint_folder(FileSystem::local(), folder)) {
+    if (state::is_checkpoint_folder(FileSystem::any(), folder)) {
         refuse(
             fmt::format("'{}' is a checkpoint of a store, which alone writes there; give a target "
                         "in another folder",
@@ -167,18 +167,18 @@ private:
     void to_torch(const std::string& target, report::Progress& shown) {
         FileImage image =
             state::torch_image(state_of(keeps_structure() ? as_stored() : alone()), target).image;
-        state::save_file(*engine_, FileSystem::local(), target, image, written_by(shown));
+        state::save_file(*engine_, FileSystem::any(), target, image, written_by(shown));
     }
 
     void to_safetensors(const std::string& target, report::Progress& shown) {
         state::NamedTensors out = named(target);
         FileImage image = FileImage::safetensors(std::move(out.tensors), std::move(out.metadata),
                                                  std::move(out.payloads));
-        state::save_file(*engine_, FileSystem::local(), target, image, written_by(shown));
+        state::save_file(*engine_, FileSystem::any(), target, image, written_by(shown));
     }
 
     void to_index(const std::string& target, report::Progress& shown) {
-        state::save_index(*engine_, FileSystem::local(), target, named(target),
+        state::save_index(*engine_, FileSystem::any(), target, named(target),
                           {.shard_bytes = options_.shard_bytes.value_or(state::kShardBytes),
                            .progress = written_by(shown)});
     }
@@ -197,7 +197,7 @@ private:
 
     void to_store(const std::string& target, report::Progress& shown) {
         const State state = state_of(keeps_structure() ? as_stored() : alone());
-        CheckpointStore store(engine_, FileSystem::local(), {target});
+        CheckpointStore store(engine_, FileSystem::any(), {target});
         const std::uint64_t step = options_.step_given ? options_.step : step_;
         written_ = store.save(state, {.step = step, .progress = written_by(shown)}).path;
     }
@@ -403,7 +403,7 @@ int checkpoint_convert(const CheckpointOptions& options, std::span<const std::st
     check_target(target, form, options);
     const auto engine = new_engine(options);
     const auto opened =
-        store::open_source(engine, FileSystem::local(), options.path, options.generation);
+        store::open_source(engine, FileSystem::any(), options.path, options.generation);
     const auto* const stored = dynamic_cast<const store::StoredSource*>(opened.get());
     std::optional<PartSource> part;
     if (!options.names.empty()) {

@@ -333,8 +333,8 @@ int report(const CheckpointOptions& options, std::span<const std::string> comman
     const auto generation_of = [&](std::size_t side) {
         return generations.size() > side ? std::optional(generations[side]) : std::nullopt;
     };
-    const auto a = store::open_source(engine, FileSystem::local(), options.path, generation_of(0));
-    const auto b = store::open_source(engine, FileSystem::local(), other, generation_of(1));
+    const auto a = store::open_source(engine, FileSystem::any(), options.path, generation_of(0));
+    const auto b = store::open_source(engine, FileSystem::any(), other, generation_of(1));
     fmt::print(out, "A  {}: {}, {}, {}\nB  {}: {}, {}, {}\n", a->path(), a->kind(),
                counted(a->tensors().size(), "tensor"), base::format_bytes(a->bytes()), b->path(),
                b->kind(), counted(b->tensors().size(), "tensor"), base::format_bytes(b->bytes()));

@@ -37,7 +37,7 @@ std::string utc(std::int64_t unix_ns) {
 }
 
 std::vector<CheckpointInfo> list(Engine& engine, const std::string& path) {
-    const FileSystem files = FileSystem::local();
+    const FileSystem files = FileSystem::any();
     std::vector<CheckpointInfo> out;
     for (const auto& entry : store::scan_folder(files, path).checkpoints) {
         report::check_interrupt();
@@ -235,14 +235,14 @@ int checkpoint_ls(const CheckpointOptions& options, std::span<const std::string>
     std::FILE* const out = json.text_stream();
     const auto engine = new_engine(options);
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-    if (store::is_store(FileSystem::local(), options.path)) {
+    if (store::is_store(FileSystem::any(), options.path)) {
         const std::vector<CheckpointInfo> found = list(*engine, options.path);
         print_list(out, found);
         for (const CheckpointInfo& info : found) {
             rows.push_back(json_of(info));
         }
     } else {
-        const auto source = store::open_source(engine, FileSystem::local(), options.path);
+        const auto source = store::open_source(engine, FileSystem::any(), options.path);
         fmt::print(out, "{}: {}, {}, {}\n", source->path(), source->kind(),
                    counted(source->tensors().size(), "tensor"),
                    base::format_bytes(source->bytes()));
@@ -259,7 +259,7 @@ int checkpoint_ls(const CheckpointOptions& options, std::span<const std::string>
 int checkpoint_show(const CheckpointOptions& options, std::span<const std::string> command) {
     report::JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
-    const auto source = store::open_source(new_engine(options), FileSystem::local(), options.path,
+    const auto source = store::open_source(new_engine(options), FileSystem::any(), options.path,
                                            options.generation);
     const auto skeleton = state::skeleton_of(*source);
     const std::string structure = structure_of(*source, skeleton);

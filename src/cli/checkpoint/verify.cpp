@@ -33,11 +33,11 @@ std::vector<std::string> paths_of(const CheckpointOptions& options) {
     if (!options.all) {
         return {options.path};
     }
-    if (!store::is_store(FileSystem::local(), options.path)) {
+    if (!store::is_store(FileSystem::any(), options.path)) {
         throw Error(ErrorCode::kInvalidArgument, 0, "verify", options.path, kNoOffset,
                     fmt::format("{}: --all is for the folder of a store", options.path));
     }
-    const auto scan = store::scan_folder(FileSystem::local(), options.path);
+    const auto scan = store::scan_folder(FileSystem::any(), options.path);
     std::vector<std::string> paths;
     for (auto entry = scan.checkpoints.rbegin(); entry != scan.checkpoints.rend(); ++entry) {
         paths.push_back(store::join(options.path, entry->name));
@@ -63,7 +63,7 @@ int checkpoint_verify(const CheckpointOptions& options, std::span<const std::str
         const base::Nanos begin = clock.now();
         try {
             const auto source =
-                store::open_source(engine, FileSystem::local(), path, options.generation);
+                store::open_source(engine, FileSystem::any(), path, options.generation);
             row["path"] = source->path();
             row["kind"] = source->kind();
             bytes = source->bytes();

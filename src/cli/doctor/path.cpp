@@ -141,7 +141,7 @@ void direct_io(const FileInfo& info, const std::string& how, Findings& findings)
 }
 
 Finding space(const std::string& path) {
-    const Space room = FileSystem::local().space(path);
+    const Space room = FileSystem::any().space(path);
     const double share = room.total_bytes > 0 ? 100.0 * static_cast<double>(room.free_bytes) /
                                                     static_cast<double>(room.total_bytes)
                                               : 0;

@@ -101,7 +101,7 @@ void print_plan(std::FILE* out, const WeightFolders& model, const WeightForecast
                format_bytes(forecast.weight_bytes), model.table.tensors.size(),
                model.table.files.size(), model.table.files.size() == 1 ? "" : "s");
     fmt::print(out, "  memory {}: {} stay, ", format_bytes(plan.memory_bytes),
-               format_bytes(plan.resident_bytes));
+               format_bytes(forecast.stay_bytes + plan.resident_bytes));
     if (plan.slots == 0) {
         fmt::print(out, "no slot is needed\n");
     } else {
@@ -176,7 +176,7 @@ nlohmann::ordered_json json_of(const WeightFolders& model, const WeightForecast&
             {"weight_bytes", forecast.weight_bytes},
             {"memory_bytes", plan.memory_bytes},
             {"used_bytes", forecast.used_bytes()},
-            {"resident_bytes", plan.resident_bytes},
+            {"resident_bytes", forecast.stay_bytes + plan.resident_bytes},
             {"slots", plan.slots},
             {"slot_bytes", plan.slot_bytes},
             {"read_bytes", forecast.read_bytes()},

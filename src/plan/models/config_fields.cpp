@@ -20,7 +20,7 @@ constexpr std::size_t kFieldsMax = 10'000;
 constexpr std::size_t kItemsMax = 100'000;  // of a list
 constexpr std::size_t kShownBytes = 40;
 constexpr double kWholeRealMax = 9'007'199'254'740'992;  // 2^53: up to there a double counts
-constexpr int kKeptDepth = 2;                            // "text_config.hidden_size"
+constexpr int kKeptDepth = 3;                            // "thinker_config.text_config.hidden_size"
 
 std::string shortened(std::string_view text) {
     return text.size() <= kShownBytes ? std::string(text)
@@ -196,6 +196,21 @@ const ConfigValue* ConfigFields::find(std::string_view name) const {
     const auto at = values_.find(name);
     return at == values_.end() || at->second.kind == ConfigValue::Kind::kNull ? nullptr
                                                                               : &at->second;
+}
+
+std::uint64_t ConfigFields::anywhere(std::span<const std::string_view> names) const {
+    const auto depth_of = [](const std::string& path) {
+        return std::count(path.begin(), path.end(), '.');
+    };
+    const std::pair<const std::string, ConfigValue>* found = nullptr;
+    for (const auto& one : values_) {
+        const std::string_view name = std::string_view(one.first).substr(one.first.rfind('.') + 1);
+        if (one.second.whole && std::find(names.begin(), names.end(), name) != names.end() &&
+            (found == nullptr || depth_of(one.first) < depth_of(found->first))) {
+            found = &one;
+        }
+    }
+    return found == nullptr ? 0 : found->second.number;
 }
 
 bool ConfigFields::is_null(std::string_view name) const {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,8 @@ public:
 
     /// nullptr if it is not there or null.
     [[nodiscard]] const ConfigValue* find(std::string_view name) const;
+    /// The whole number of one of `names`, in this object or one inside it, the outermost; 0: none.
+    [[nodiscard]] std::uint64_t anywhere(std::span<const std::string_view> names) const;
     /// Whether it is there and null.
     [[nodiscard]] bool is_null(std::string_view name) const;
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace penstock {
@@ -113,18 +114,70 @@ Embeddings embeddings_of(const TensorTable& table) {
     return out;
 }
 
-std::vector<WeightUnit> parts_of(const WeightUnit& unit) {
-    if (unit.tensors.size() <= 1) {
-        return {unit};
-    }
+NamedUnits parts_of(const WeightUnit& unit) {
     const std::size_t begin = unit.name.size() + 1;
     Grouped parts;
+    NamedUnits out;
     for (const std::string& tensor : unit.tensors) {
-        const bool is_inside = tensor.size() > begin && tensor.starts_with(unit.name + ".");
-        const std::size_t end = is_inside ? tensor.find('.', begin) : std::string::npos;
-        parts.unit(std::string_view(tensor).substr(0, end)).tensors.push_back(tensor);
+        std::size_t end = tensor.find('.', begin);
+        if (end == std::string::npos || !tensor.starts_with(unit.name)) {
+            out.stay.push_back(tensor);
+            continue;
+        }
+        const std::size_t item = tensor.find('.', end + 1);
+        const bool is_list = item != std::string::npos &&
+                             is_number(std::string_view(tensor).substr(end + 1, item - end - 1));
+        parts.unit(std::string_view(tensor).substr(0, is_list ? item : end))
+            .tensors.push_back(tensor);
     }
-    return parts.units.size() == 1 ? parts_of(parts.units[0]) : std::move(parts.units);
+    out.units = std::move(parts.units);
+    return out.units.empty() ? NamedUnits() : out;
+}
+
+NamedUnits named_units(const TensorTable& table) {
+    std::vector<WeightUnit> units = find_weight_units(table);
+    std::unordered_set<std::string> outer;  // modules that have others in them
+    bool has_modules = false;
+    for (const WeightUnit& unit : units) {
+        has_modules = has_modules || unit.tensors[0] != unit.name;
+        for (std::size_t end = unit.name.rfind('.'); end != std::string::npos && end != 0;
+             end = unit.name.rfind('.', end - 1)) {
+            outer.insert(unit.name.substr(0, end));
+        }
+    }
+    NamedUnits out;
+    const auto keep = [&](const auto& stays) {
+        for (WeightUnit& unit : std::exchange(units, {})) {
+            if (stays(unit)) {
+                out.stay.insert(out.stay.end(), unit.tensors.begin(), unit.tensors.end());
+            } else {
+                units.push_back(std::move(unit));
+            }
+        }
+    };
+    keep([&](const WeightUnit& unit) {
+        return outer.contains(unit.name) || (has_modules && unit.tensors[0] == unit.name);
+    });
+    std::unordered_map<std::string_view, std::uint64_t> bytes;
+    for (const TensorEntry& entry : table.tensors) {
+        bytes.emplace(entry.name, entry.bytes);
+    }
+    const auto bytes_of = [&](const WeightUnit& unit) {
+        std::uint64_t sum = 0;
+        for (const std::string& tensor : unit.tensors) {
+            sum += bytes.at(tensor);
+        }
+        return sum;
+    };
+    std::uint64_t all = 0;
+    for (const WeightUnit& unit : units) {
+        all += bytes_of(unit);
+    }
+    keep([&, small = small_weight_bytes(all)](const WeightUnit& unit) {
+        return parts_of(unit).units.empty() && bytes_of(unit) <= small;
+    });
+    out.units = std::move(units);
+    return out;
 }
 
 }  // namespace weights

@@ -18,8 +18,18 @@ struct Embeddings {
 };
 [[nodiscard]] Embeddings embeddings_of(const TensorTable& table);
 
-/// The parts of a unit by the next component of its tensors' names at which these differ, in their
-/// order; the unit itself where it has one tensor.
-[[nodiscard]] std::vector<WeightUnit> parts_of(const WeightUnit& unit);
+/// Units, and tensors that are in none of them and stay in memory.
+struct NamedUnits {
+    std::vector<WeightUnit> units;
+    std::vector<std::string> stay;
+};
+
+/// The units of find_weight_units() without what stays: modules of small_weight_bytes(), and
+/// tensors of a module itself whose parts are units.
+[[nodiscard]] NamedUnits named_units(const TensorTable& table);
+
+/// The modules in the module of a unit, and of a list of modules its items, in their order. Its own
+/// tensors stay. None where it has no modules.
+[[nodiscard]] NamedUnits parts_of(const WeightUnit& unit);
 
 }  // namespace penstock::weights
