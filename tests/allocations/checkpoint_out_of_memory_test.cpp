@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -174,7 +175,7 @@ bool is_of_memory(const std::exception_ptr& failure) {
     } catch (const std::bad_alloc&) {
         return true;
     } catch (const Error& error) {
-        return error.reason() == ErrorCode::kOutOfMemory;
+        return error.reason() == ErrorCode::kOutOfMemory || error.system_errno() == ENOMEM;
     }
 }
 
@@ -221,7 +222,7 @@ TEST_F(CheckpointOutOfMemory, RanksSave) {
                 Checkpoint there = store.open(latest->generation);
                 return holds(there, saved);
             },
-            5);
+            40);
     });
 }
 
