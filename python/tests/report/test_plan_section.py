@@ -65,7 +65,7 @@ def test_all_presets_are_a_table(page):
 def _listed():
     from penstock.plan._ask import ask
 
-    return ask("train", list=True).json()
+    return ask("train", {"list": True}).json()
 
 
 CHANGES = [
