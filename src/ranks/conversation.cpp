@@ -27,6 +27,8 @@ constexpr nanoseconds kRecordEvery = std::chrono::milliseconds(500);
 // message a rank.
 constexpr nanoseconds kSliceMin = std::chrono::milliseconds(50);
 constexpr nanoseconds kSliceMax = std::chrono::seconds(1);
+// Verdicts that are kept for a rank that is late. One that is later by more has to wait in each.
+constexpr std::size_t kLeftMax = 64;
 
 enum : std::uint64_t { kMoves = 0, kFailed = 1 };
 
@@ -70,10 +72,12 @@ Group::Group(const Ranks& ranks, std::string name, std::vector<std::string> stag
 
 Group::~Group() {
     try {
-        for (const std::string& left : left_keys_) {
-            ranks_.mailbox()->erase(left);
+        for (const std::vector<std::string>& exchange : left_keys_) {
+            for (const std::string& left : exchange) {
+                ranks_.mailbox()->erase(left);
+            }
         }
-    } catch (const std::exception&) {  // the mailbox is gone, and its keys with it
+    } catch (...) {  // the mailbox is gone, and its keys with it
         return;
     }
 }
@@ -107,10 +111,9 @@ std::optional<std::string> Conversation::look(std::uint32_t rank, std::string_vi
     try {
         return group_.ranks_.mailbox()->get(key(rank, stage), timeout);
     } catch (const std::exception& error) {
-        throw Silence(Error(ErrorCode::kSystem, ECONNRESET, operation_, {}, kNoOffset,
-                            fmt::format("the mailbox of the ranks is gone ({}): rank 0, which "
-                                        "holds it, may have ended",
-                                        error.what())));
+        throw gone(error.what());
+    } catch (...) {
+        throw gone("an unknown error");
     }
 }
 
@@ -118,11 +121,17 @@ void Conversation::leave(std::string_view stage, std::string_view message) {
     try {
         group_.ranks_.mailbox()->put(key(group_.ranks_.number(), stage), message);
     } catch (const std::exception& error) {
-        throw Silence(Error(ErrorCode::kSystem, ECONNRESET, operation_, {}, kNoOffset,
-                            fmt::format("the mailbox of the ranks is gone ({}): rank 0, which "
-                                        "holds it, may have ended",
-                                        error.what())));
+        throw gone(error.what());
+    } catch (...) {
+        throw gone("an unknown error");
     }
+}
+
+Silence Conversation::gone(std::string_view why) const {
+    return Silence(Error(ErrorCode::kSystem, ECONNRESET, operation_, {}, kNoOffset,
+                         fmt::format("the mailbox of the ranks is gone ({}): rank 0, which holds "
+                                     "it, may have ended",
+                                     why)));
 }
 
 void Conversation::leave_record() {
@@ -267,7 +276,7 @@ std::vector<std::string> Conversation::gather(const std::string& stage) {
 
 void Conversation::agree(std::string_view message) {
     PENSTOCK_ASSERT(leads());
-    leave(kVerdict, MessageWriter().number(kMoves).text(message).take());
+    leave_verdict(MessageWriter().number(kMoves).text(message).take());
 }
 
 void Conversation::fail(const Error& error) noexcept {
@@ -276,10 +285,20 @@ void Conversation::fail(const Error& error) noexcept {
         MessageWriter out;
         out.number(kFailed);
         write_error(out, error);
-        leave(kVerdict, out.take());
-    } catch (const std::exception&) {  // then they hear nothing, and find out themselves
+        leave_verdict(out.take());
+    } catch (...) {  // then they hear nothing, and find out themselves
         return;
     }
+}
+
+// All others wait for it, so one call that fails is not the end.
+void Conversation::leave_verdict(const std::string& verdict) {
+    try {
+        leave(kVerdict, verdict);
+    } catch (const Silence&) {
+        leave(kVerdict, verdict);
+    }
+    is_left_ = true;
 }
 
 std::vector<std::string> Conversation::keys_of(std::uint32_t rank) const {
@@ -296,6 +315,9 @@ std::vector<std::string> Conversation::keys_of(std::uint32_t rank) const {
 std::vector<std::uint32_t> Conversation::end() noexcept {
     PENSTOCK_ASSERT(leads());
     std::vector<std::uint32_t> deaf;
+    if (!is_left_) {  // nobody can hear it: this rank falls silent, and each finds that out
+        return deaf;
+    }
     try {
         std::vector<std::uint32_t> missing = others();
         while (!missing.empty()) {
@@ -307,25 +329,38 @@ std::vector<std::uint32_t> Conversation::end() noexcept {
             });
         }
         forget(deaf);
-    } catch (const std::exception&) {  // the mailbox is gone, and its keys with it
+    } catch (...) {  // the mailbox is gone, and its keys with it
         return deaf;
     }
     return deaf;
 }
 
-// The verdict stays for ranks that come late, until the next exchange ends; then what they left
-// goes, too.
+// The verdict stays for ranks that come late: without it each of their exchanges would end only by
+// a silence, as the next one of rank 0 does, and they would never meet again.
 void Conversation::forget(const std::vector<std::uint32_t>& deaf) {
-    std::vector<std::string> over = std::exchange(group_.left_keys_, {});
+    std::vector<std::string> over;
     for (std::uint32_t rank = 0; rank < group_.ranks_.count(); ++rank) {
         const std::vector<std::string> keys = keys_of(rank);
         over.insert(over.end(), keys.begin(), keys.end());
     }
-    for (const std::uint32_t rank : deaf) {
-        const std::vector<std::string> keys = keys_of(rank);
-        group_.left_keys_.insert(group_.left_keys_.end(), keys.begin(), keys.end());
+    if (deaf.empty()) {
+        over.push_back(key(0, kVerdict));
+        for (std::vector<std::string>& earlier : std::exchange(group_.left_keys_, {})) {
+            over.insert(over.end(), earlier.begin(), earlier.end());
+        }
+    } else {
+        std::vector<std::string>& left = group_.left_keys_.emplace_back();
+        for (const std::uint32_t rank : deaf) {
+            const std::vector<std::string> keys = keys_of(rank);
+            left.insert(left.end(), keys.begin(), keys.end());
+        }
+        left.push_back(key(0, kVerdict));
+        if (group_.left_keys_.size() > kLeftMax) {
+            over.insert(over.end(), group_.left_keys_.front().begin(),
+                        group_.left_keys_.front().end());
+            group_.left_keys_.pop_front();
+        }
     }
-    (deaf.empty() ? over : group_.left_keys_).push_back(key(0, kVerdict));
     for (const std::string& gone : over) {
         group_.ranks_.mailbox()->erase(gone);
     }
@@ -336,7 +371,7 @@ void Conversation::leave_silently() noexcept {
         for (const std::string& gone : keys_of(group_.ranks_.number())) {
             group_.ranks_.mailbox()->erase(gone);
         }
-    } catch (const std::exception&) {  // the mailbox is gone, and its keys with it
+    } catch (...) {  // the mailbox is gone, and its keys with it
         return;
     }
 }
@@ -377,7 +412,7 @@ void Conversation::tell_failure(const Error& error) noexcept {
     try {
         failure_ = error;
         leave_record();
-    } catch (const std::exception&) {  // then rank 0 sees that this rank stands still
+    } catch (...) {  // then rank 0 sees that this rank stands still
         return;
     }
 }

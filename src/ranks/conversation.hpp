@@ -21,6 +21,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -42,7 +43,7 @@ struct Waiting {
     std::function<void(const std::string&)> report = nullptr;
 };
 
-/// What ranks keep from one exchange to the next. One thread at a time.
+/// Keeps what ranks know from one exchange to the next. One thread at a time.
 class Group {
 public:
     /// Several ranks. `name`: of what they do together; the first part of each key. `stages`: all
@@ -61,8 +62,9 @@ private:
     const std::string name_;
     const std::vector<std::string> stages_;
     std::uint64_t exchanges_ = 0;
-    std::vector<std::string> hosts_;      // one per rank; empty: not known
-    std::vector<std::string> left_keys_;  // of exchanges that a rank may still be in
+    std::vector<std::string> hosts_;  // one per rank; empty: not known
+    // The keys of exchanges that a rank may still come to, the oldest first.
+    std::deque<std::vector<std::string>> left_keys_;
 };
 
 class Conversation {
@@ -117,6 +119,8 @@ private:
     [[nodiscard]] std::optional<std::string> look(std::uint32_t rank, std::string_view stage,
                                                   std::chrono::nanoseconds timeout);
     void leave(std::string_view stage, std::string_view message);
+    [[nodiscard]] Silence gone(std::string_view why) const;
+    void leave_verdict(const std::string& verdict);
     void leave_record();
     [[nodiscard]] std::optional<Record> record_of(std::uint32_t rank);
     [[nodiscard]] std::optional<Error> watch(std::uint32_t rank, std::chrono::nanoseconds waited);
@@ -140,6 +144,7 @@ private:
     std::uint64_t told_ = 0;            // the caller's steps at the last record
     std::vector<Watch> watches_;        // one per rank
     std::optional<std::string> heard_;  // the verdict
+    bool is_left_ = false;              // the same, by rank 0
     std::optional<Error> failure_;      // of this rank
     std::chrono::nanoseconds reported_{0};
     std::chrono::steady_clock::time_point next_record_;

@@ -342,7 +342,7 @@ void find_last(const SaveContext& context, const SaveOffer& offer, LastCheckpoin
     }
 }
 
-// What became of a save of which nothing is heard any more.
+// Finds out what became of a save of which nothing is heard any more.
 CheckpointInfo judge(const SaveContext& context, const std::optional<SaveOffer>& offer,
                      const Error& silence) {
     const auto failed = [&](std::string_view what) {
