@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <stdexcept>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -204,6 +205,63 @@ TEST_F(RankSaves, AnOverlapIsAnErrorOnAll) {
 }
 
 TEST_F(RankSaves, OtherTypesOfOneTensorNameBothRanks) {
+// A tensor of four columns, of which a rank has `rows` from `begin` on.
+StateTensor rows_of(const std::string& name, std::uint64_t begin, std::uint64_t rows,
+                    std::uint64_t all, std::uint32_t copy = 0) {
+    static const std::vector<std::byte> kBytes = support::pattern(1000, 1);
+    StateTensor tensor;
+    tensor.name = name;
+    tensor.dtype = "F32";
+    tensor.shape = {rows, 4};
+    tensor.data = std::span<const std::byte>(kBytes).subspan(16 * begin, 16 * rows);
+    tensor.global_shape = {all, 4};
+    tensor.global_offset = {begin, 0};
+    tensor.copy = copy;
+    return tensor;
+}
+
+TEST_F(RankSaves, ARankMayHaveAllOfATensor) {
+    EXPECT_THAT(run(3,
+                    [&](const Ranks& ranks, CheckpointStore& store) {
+                        State state;
+                        const bool has_it = ranks.number() == 1;  // fewer rows than ranks
+                        state.tensors.push_back(rows_of("row", has_it ? 0 : 1, has_it ? 1 : 0, 1));
+                        if (has_it) {
+                            state.tensors.push_back(rows_of("own", 0, 5, 5));
+                        }
+                        state.tensors.push_back(rows_of("all", 0, 3, 3, 2 - ranks.number()));
+                        EXPECT_EQ(store.save(state, {.step = 1}).tensors, 3U);
+                    }),
+                Each(""));
+    Checkpoint checkpoint(engine_, FileSystem::local(), reader().latest()->path);
+    EXPECT_THAT(checkpoint.verify(), IsEmpty());
+    for (const char* name : {"row", "own", "all"}) {
+        std::vector<std::byte> found(16);
+        const TensorRead read{.name = name, .into = found, .begin = {0, 0}, .end = {1, 4}};
+        checkpoint.read({&read, 1});
+        EXPECT_EQ(found, support::pattern(16, 1)) << name;
+    }
+}
+
+TEST_F(RankSaves, ATensorThatNoRankWritesIsAnErrorOnAll) {
+    const auto save = [&](const std::function<StateTensor(std::uint32_t)>& lost) {
+        return run(2, [&](const Ranks& ranks, CheckpointStore& store) {
+            State state;
+            state.tensors.push_back(rows_of("there", ranks.number(), 1, 2));
+            state.tensors.push_back(lost(ranks.number()));
+            store.save(state, {.step = 1});
+        });
+    };
+    EXPECT_THAT(save([](std::uint32_t rank) { return rows_of("lost", rank, 1, 2, 1); }),
+                Each(AllOf(HasSubstr("no rank writes tensor 'lost'"), HasSubstr("rank 0 of 2"))));
+    EXPECT_THAT(save([](std::uint32_t) { return rows_of("lost", 0, 0, 2); }),
+                Each(HasSubstr("no rank writes tensor 'lost'")));
+    EXPECT_THAT(
+        save([](std::uint32_t rank) { return rows_of(rank == 0 ? "there2" : "lost", 0, 0, 0); }),
+        Each(AllOf(HasSubstr("no rank writes tensor 'lost'"), HasSubstr("rank 1 of 2"))));
+    EXPECT_FALSE(reader().latest());
+}
+
     const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
         const RankState state(ranks.number(), ranks.count(), 1);
         State own = state.state();

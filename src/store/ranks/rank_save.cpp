@@ -60,6 +60,7 @@ public:
     // A look of the caller's knows the numbers of the whole state.
     [[nodiscard]] MemoryLook look(const MemoryLook& look) const {
         if (!look) {
+    [[nodiscard]] std::span<const std::size_t> numbers() const { return numbers_; }
             return {};
         }
         return [this, look](std::span<const std::size_t> tensors) {
@@ -120,6 +121,7 @@ public:
         ready.bytes = place_shards(context_, *plan_);
         return ready;
     }
+        plan_->metadata = unwritten_tensors(state_, own_.numbers());
     [[nodiscard]] WrittenShards write(UnfinishedFolder& folder) {
         WrittenShards written = write_shards(context_, std::move(*plan_), folder, sums_, progress_);
         for (std::size_t i = 0; i < folder.names().written.size(); ++i) {
