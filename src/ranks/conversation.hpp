@@ -19,10 +19,14 @@
 #include <penstock/error.hpp>
 #include <penstock/ranks.hpp>
 
+#include <sys/types.h>
+
+#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,7 +47,9 @@ struct Waiting {
     std::function<void(const std::string&)> report = nullptr;
 };
 
-/// Keeps what ranks know from one exchange to the next. One thread at a time.
+/// Keeps what ranks know from one exchange to the next. One exchange at a time; turns come on any
+/// thread.
+/// thread.
 class Group {
 public:
     /// Several ranks. `name`: of what they do together; the first part of each key. `stages`: all
@@ -58,19 +64,49 @@ public:
 
 private:
     friend class Conversation;
+    friend class Turn;
+    [[nodiscard]] std::string key(std::uint64_t exchange, std::uint32_t rank,
+                                  std::string_view stage) const;
+    [[nodiscard]] std::vector<std::string> keys_of(std::uint64_t exchange,
+                                                   std::uint32_t rank) const;
+    /// Ends an exchange that this rank does not begin.
+    void refuse(std::uint64_t exchange, const Error& error) noexcept;
+
     const Ranks ranks_;
     const std::string name_;
     const std::vector<std::string> stages_;
-    std::uint64_t exchanges_ = 0;
+    std::atomic<std::uint64_t> exchanges_ = 0;
     std::vector<std::string> hosts_;  // one per rank; empty: not known
-    // The keys of exchanges that a rank may still come to, the oldest first.
-    std::deque<std::vector<std::string>> left_keys_;
+    std::mutex left_mutex_;
+    // The keys of exchanges that a rank may still come to.
+    std::map<std::uint64_t, std::vector<std::string>> left_keys_;
+};
+
+/// The right to begin the next exchange of a group. Each rank takes each of its turns, in the same
+/// order. One that ends without an exchange is a failure of all: nobody waits for this rank, and
+/// the next turns of all ranks are still those of one exchange. Its end may come on any thread.
+class Turn {
+public:
+    Turn(Group& group, std::string operation);
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn();
+    /// The reason, for the other ranks. Does nothing once the exchange has begun.
+    void refuse(const Error& error) noexcept;
+
+private:
+    friend class Conversation;
+    Group& group_;
+    const std::string operation_;
+    const std::uint64_t number_;
+    const pid_t process_;  // the child of a fork says nothing
+    std::atomic<bool> is_over_ = false;
 };
 
 class Conversation {
 public:
-    /// The next exchange of the group. Each rank begins each of them.
-    Conversation(Group& group, std::string operation, Waiting waiting);
+    /// Begins the exchange of a turn. Throws kCancelled if that was refused.
+    Conversation(Turn& turn, Waiting waiting);
 
     [[nodiscard]] bool leads() const { return group_.ranks_.number() == 0; }
     /// This rank has moved on; `steps`: whatever rises with it. Cheap to call often.
@@ -130,7 +166,6 @@ private:
     [[nodiscard]] std::vector<std::uint32_t> others() const;
     template <typename Come>
     void wait_once(std::vector<std::uint32_t>& missing, std::string_view stage, const Come& come);
-    [[nodiscard]] std::vector<std::string> keys_of(std::uint32_t rank) const;
     void forget(const std::vector<std::uint32_t>& deaf);
     [[nodiscard]] std::string accept_verdict(std::string message);
     void report_wait(const std::string& whom, std::chrono::nanoseconds waited);

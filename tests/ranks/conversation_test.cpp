@@ -71,7 +71,8 @@ protected:
             threads.emplace_back([&, rank] {
                 Group group(Ranks(rank, count, "node-" + std::to_string(rank), mailbox_), "test",
                             {"offer", "ready"});
-                Conversation talk(group, "save", {.limit = kLimit, .report = {}});
+                Turn turn(group, "save");
+                Conversation talk(turn, {.limit = kLimit, .report = {}});
                 try {
                     work(group, talk);
                 } catch (const std::exception& error) {
@@ -267,7 +268,8 @@ TEST_F(Talks, ARankThatIsSeveralExchangesLateCatchesUp) {
     std::thread first([&] {
         Group group(Ranks(0, 2, "node-0", mailbox_), "test", {"ready"});
         for (int exchange = 1; exchange <= 4; ++exchange) {
-            Conversation talk(group, "save", {.limit = kLimit, .report = {}});
+            Turn turn(group, "save");
+            Conversation talk(turn, {.limit = kLimit, .report = {}});
             try {
                 lead(talk, [&] { static_cast<void>(talk.gather("ready")); });
                 talk.agree("done");
@@ -284,7 +286,8 @@ TEST_F(Talks, ARankThatIsSeveralExchangesLateCatchesUp) {
     }
     Group group(Ranks(1, 2, "node-1", mailbox_), "test", {"ready"});
     for (int exchange = 1; exchange <= 3; ++exchange) {
-        Conversation talk(group, "save", {.limit = kLimit, .report = {}});
+        Turn turn(group, "save");
+        Conversation talk(turn, {.limit = kLimit, .report = {}});
         try {
             talk.tell("ready", "");
             static_cast<void>(talk.verdict());
@@ -295,11 +298,52 @@ TEST_F(Talks, ARankThatIsSeveralExchangesLateCatchesUp) {
             EXPECT_THAT(error.what(), HasSubstr("rank 1 of 2 has not called it"));
         }
     }
-    Conversation talk(group, "save", {.limit = kLimit, .report = {}});
+    Turn turn(group, "save");
+    Conversation talk(turn, {.limit = kLimit, .report = {}});
     talk.tell("ready", "");
     EXPECT_EQ(talk.verdict(), "done");
     first.join();
     EXPECT_EQ(mailbox_->keys(), 0U);
+}
+
+// One rank refuses the second exchange, and the last one is of all again: none of them waits long.
+TEST_F(Talks, ATurnThatIsNotTakenEndsItOnAll) {
+    for (const std::uint32_t refuses : {0U, 1U}) {
+        std::vector<std::thread> threads;
+        for (std::uint32_t rank = 0; rank < 3; ++rank) {
+            threads.emplace_back([&, rank] {
+                Group group(Ranks(rank, 3, "node-" + std::to_string(rank), mailbox_), "test",
+                            {"ready"});
+                for (int exchange = 1; exchange <= 3; ++exchange) {
+                    Turn turn(group, "save");
+                    if (exchange == 2 && rank == refuses) {
+                        continue;
+                    }
+                    Conversation talk(turn, {.limit = std::chrono::seconds(60), .report = {}});
+                    std::string error;
+                    try {
+                        if (talk.leads()) {
+                            lead(talk, [&] { static_cast<void>(talk.gather("ready")); });
+                            talk.agree("done");
+                            EXPECT_THAT(talk.end(), IsEmpty());
+                        } else {
+                            talk.tell("ready", "");
+                            EXPECT_EQ(talk.verdict(), "done");
+                        }
+                    } catch (const Error& failed) {
+                        error = failed.what();
+                    }
+                    EXPECT_THAT(error, exchange == 2 ? HasSubstr("rank " + std::to_string(refuses))
+                                                     : HasSubstr(""));
+                    EXPECT_EQ(error.empty(), exchange != 2);
+                }
+            });
+        }
+        for (std::thread& thread : threads) {
+            thread.join();
+        }
+        EXPECT_EQ(mailbox_->keys(), 0U);
+    }
 }
 
 TEST(RanksTest, RefuseANumberThatIsNone) {

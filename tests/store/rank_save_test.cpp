@@ -11,14 +11,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
-#include <stdexcept>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -204,7 +205,6 @@ TEST_F(RankSaves, AnOverlapIsAnErrorOnAll) {
     EXPECT_FALSE(reader().latest());
 }
 
-TEST_F(RankSaves, OtherTypesOfOneTensorNameBothRanks) {
 // A tensor of four columns, of which a rank has `rows` from `begin` on.
 StateTensor rows_of(const std::string& name, std::uint64_t begin, std::uint64_t rows,
                     std::uint64_t all, std::uint32_t copy = 0) {
@@ -262,6 +262,7 @@ TEST_F(RankSaves, ATensorThatNoRankWritesIsAnErrorOnAll) {
     EXPECT_FALSE(reader().latest());
 }
 
+TEST_F(RankSaves, OtherTypesOfOneTensorNameBothRanks) {
     const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
         const RankState state(ranks.number(), ranks.count(), 1);
         State own = state.state();
@@ -299,6 +300,92 @@ TEST_F(RankSaves, AProgressThatStopsOneStopsAll) {
     EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank 1 of 2"), HasSubstr("stopped it"))));
     EXPECT_FALSE(reader().latest());
     EXPECT_THAT(leftovers(), IsEmpty());
+}
+
+// The others do not wait for a rank that is gone.
+TEST_F(RankSaves, WhatAFunctionOfTheCallerThrowsEndsItOnAll) {
+    for (const std::uint32_t thrower : {0U, 1U}) {
+        const auto errors = run(3, [&](const Ranks& ranks, CheckpointStore& store) {
+            const RankState state(ranks.number(), ranks.count(), 1, kLarge);
+            SaveOptions options{.step = 1};
+            if (ranks.number() == thrower) {
+                options.progress = [](std::uint64_t, std::uint64_t) -> bool {
+                    throw std::runtime_error("the user pressed a key");
+                };
+            }
+            store.save(state.state(), options);
+        });
+        EXPECT_EQ(errors[thrower], "the user pressed a key");
+        EXPECT_THAT(errors, Each(HasSubstr("the user pressed a key")));
+        EXPECT_THAT(leftovers(), IsEmpty());
+    }
+    save_all(3, 2);  // the next one is not disturbed
+}
+
+TEST_F(RankSaves, AStoreThatIsClosedOnOneRankIsAnErrorOnAll) {
+    for (const std::uint32_t closed : {0U, 1U}) {
+        std::atomic<int> ended = 0;
+        const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
+            if (ranks.number() == closed) {
+                store.close();
+            }
+            const RankState state(ranks.number(), ranks.count(), 1);
+            std::string error;
+            try {
+                store.save(state.state(), {.step = 1});
+            } catch (const Error& failed) {
+                error = failed.what();
+            }
+            for (++ended; ended < 2;) {  // with the store of rank 0 goes what it said
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            }
+            throw std::runtime_error(error);
+        });
+        EXPECT_THAT(errors, Each(HasSubstr("the store is closed")));
+    }
+}
+
+// A save that one rank alone does not begin is that one of all: the next ones fit again.
+TEST_F(RankSaves, ASaveThatOneRankRefusesDisturbsNoLaterOne) {
+    using Refused = std::function<void(CheckpointStore&, const State&, bool refuses)>;
+    const Refused ways[] = {
+        [](CheckpointStore& store, const State& state, bool refuses) {
+            State own = state;
+            own.tensors.front().dtype = refuses ? "F33" : "F32";
+            store.save_async(own, {.step = 2}).result();
+        },
+        [](CheckpointStore& store, const State& state, bool refuses) {
+            const PendingSave first = store.save_async(state, {.step = 2});
+            PendingSave second = store.save_async(state, {.step = 2});
+            refuses ? second.cancel() : void();
+            first.result();
+            second.result();
+        },
+        [](CheckpointStore& store, const State& state, bool refuses) {
+            State own = state;
+            own.structure = refuses ? "null" : own.structure;
+            const PendingSave failed = store.save_async(own, {.step = 2});
+            failed.wait();
+            static_cast<void>(refuses ? nullptr : failed.failure());  // reported on the others
+            store.save(state, {.step = 2});
+        }};
+    for (const std::uint32_t refuses : {0U, 1U}) {
+        for (const Refused& way : ways) {
+            EXPECT_THAT(
+                run(2,
+                    [&](const Ranks& ranks, CheckpointStore& store) {
+                        const RankState state(ranks.number(), ranks.count(), 1);
+                        EXPECT_THROW(way(store, state.state(), ranks.number() == refuses), Error);
+                        for (std::uint64_t number = 3; number <= 5; ++number) {
+                            const RankState next(ranks.number(), ranks.count(), number);
+                            EXPECT_EQ(store.save(next.state(), {.step = number}).step, number);
+                        }
+                    }),
+                Each(""));
+        }
+    }
+    Checkpoint checkpoint(engine_, FileSystem::local(), reader().latest()->path);
+    EXPECT_EQ(RankState::compare(checkpoint, 5), "");
 }
 
 TEST_F(RankSaves, ARankThatDoesNotCallIsNamed) {
