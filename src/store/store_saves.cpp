@@ -198,9 +198,17 @@ CheckpointInfo CheckpointStore::Impl::save(const State& state, const SaveOptions
     }
     ranks::Conversation talk(*turn, waiting());
     if (talk.leads()) {
-        CheckpointInfo info = lead(talk, [&] { return commit(state, save_options, &talk); });
-        after_commit(info, save_options);
-        return info;
+        return lead(talk, [&] {
+            CheckpointInfo info = commit(state, save_options, &talk);
+            SaveOptions shown = save_options;  // a checkpoint that is read back moves this rank
+            shown.progress = [&, calls = std::uint64_t{0}](std::uint64_t done,
+                                                           std::uint64_t total) mutable {
+                talk.moved(++calls);
+                return !save_options.progress || save_options.progress(done, total);
+            };
+            after_commit(info, shown);  // before the verdict: what was read back may be damaged
+            return info;
+        });
     }
     static const std::string kStoreOfRank0;
     return store::follow_save(talk, *group, context(kStoreOfRank0), state, save_options, last, [&] {

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -343,6 +344,34 @@ TEST_F(RankSaves, AStoreThatIsClosedOnOneRankIsAnErrorOnAll) {
         });
         EXPECT_THAT(errors, Each(HasSubstr("the store is closed")));
     }
+}
+
+TEST_F(RankSaves, ACheckpointThatIsReadBackDamagedIsAnErrorOnAll) {
+    const auto rot = [&] {
+        for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_ / "ckpt")) {
+            const std::string path = entry.path();
+            if (path.find("/.unfinished") != std::string::npos && entry.is_regular_file() &&
+                is_shard_name(std::string(entry.path().filename()))) {
+                std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+                file.seekp(-9, std::ios::end);
+                file.write("rot", 3);
+            }
+        }
+    };
+    save_all(2, 1);
+    save_all(2, 2);
+    const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
+        const RankState state(ranks.number(), ranks.count(), 3);
+        SaveOptions options{.step = 3};
+        if (ranks.number() == 0) {
+            options.progress = [&](std::uint64_t done, std::uint64_t total) {
+                done == total ? rot() : void();
+                return true;
+            };
+        }
+        store.save(state.state(), options);
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("was read back and is damaged")));
 }
 
 // A save that one rank alone does not begin is that one of all: the next ones fit again.
