@@ -83,7 +83,7 @@ struct StateTensor {
     /// The memory is a copy, which nobody changes before the save is done: changes are not looked
     /// for.
     bool is_copy = false;
-    /// Of a slice that several ranks have: its number among their copies. Only number 0 is written.
+    /// The number of a slice among its copies on several ranks. Only number 0 is written.
     std::uint32_t copy = 0;
 };
 

@@ -49,8 +49,10 @@ class PENSTOCK_API Ranks {
 public:
     /// The only rank.
     Ranks() = default;
-    /// `number`: 0 to `count` - 1. `host`: for messages. Throws kInvalidArgument for a number that
-    /// is not below the count, and for several ranks without a mailbox.
+    /// `number`: 0 to `count` - 1. `host`: for messages. The mailbox is empty, and is given to no
+    /// other Ranks of this number: what another run, or others, left there would be taken for
+    /// messages of these. Throws kInvalidArgument for a number that is not below the count, and for
+    /// several ranks without a mailbox.
     Ranks(std::uint32_t number, std::uint32_t count, std::string host,
           std::shared_ptr<Mailbox> mailbox);
     /// The ranks of one process: each for a thread of its own, with a mailbox in its memory.

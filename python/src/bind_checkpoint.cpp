@@ -249,7 +249,7 @@ struct CheckpointObject {
     std::shared_ptr<Checkpoint> checkpoint;
 };
 
-// What a load reads. `wanted`, `as_wanted`, `one`: see Choice.
+// The source of a load. `wanted`, `as_wanted`, `one`: see Choice.
 CheckpointSource source_of(const CheckpointObject& self, nb::handle wanted, bool as_wanted,
                            bool one) {
     std::optional<CheckpointSource> out;

@@ -231,7 +231,7 @@ nb::list tensors_of(const FileSource& self) {
     return out;
 }
 
-// Of a .safetensors: a dict of what its header says, or None.
+// The metadata of a .safetensors header as a dict, or None.
 nb::object metadata_of_header(const FileSource& self) {
     const auto* const header =
         std::get_if<format::safetensors::Header>(&self.reader().file(0).content);
@@ -262,7 +262,7 @@ nb::list places_of(const FileSource& self) {
     return out;
 }
 
-// Of a .pt: where it ends in the file; others may follow. None: at the file's end.
+// The end of a .pt in its file; others may follow. None: at the file's end.
 nb::object end_of(const FileSource& self) {
     const auto* const torch = self.torch_file();
     return torch == nullptr ? nb::object(nb::none())
@@ -300,7 +300,7 @@ nb::list types_set(SourceObject& self, nb::handle to) {
     return out;
 }
 
-// What is wanted of an item: its number (all of it); (item, begin, bytes); (item, begin, end) of a
+// The wish for an item: its number (all of it); (item, begin, bytes); (item, begin, end) of a
 // box that stored() has, in lists; or (item, tensor), with memory for all of it.
 struct Wish {
     ItemRead read;

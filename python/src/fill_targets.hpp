@@ -18,7 +18,7 @@
 
 namespace penstock::python {
 
-/// What those have in common that share in the file what they share here; or nothing.
+/// The common memory of those that share in the file what they share here; or nothing.
 using Kin = std::optional<std::pair<std::uint64_t, std::uint64_t>>;
 
 /// ValueError naming a tensor of the host whose first byte or last cannot be written, one whose
@@ -29,7 +29,7 @@ void refuse_unfit(const nb::list& names, const nb::list& tensors, const std::vec
 /// memory is that of others. `what`: the tensor, for the error.
 void refuse_past_storage(nb::handle tensor, const std::string& what);
 
-/// Of its first element.
+/// The place of its first element.
 [[nodiscard]] std::uint64_t address_of(nb::handle tensor);
 /// An int of Python.
 [[nodiscard]] std::uint64_t number(const nb::object& object);

@@ -54,7 +54,7 @@ public:
     [[nodiscard]] virtual const format::ValueTree& tree() = 0;
     /// Gives its tensors a type: see set_types() in subtree.hpp.
     virtual std::vector<std::optional<ElementType>> set_types(ElementType to) = 0;
-    /// Where the bytes of an item lie. Memory that lies so is filled without a copy.
+    /// The place of the bytes of an item. Memory that lies so is filled without a copy.
     [[nodiscard]] virtual Place place(std::size_t item) const = 0;
     /// Row-major without gaps. Nothing if the source reads no boxes of an item.
     [[nodiscard]] virtual std::optional<state::StoredShape> stored(std::size_t item) const = 0;

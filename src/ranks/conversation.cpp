@@ -6,6 +6,7 @@
 #include "ranks/message.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -28,6 +29,8 @@ constexpr nanoseconds kRecordEvery = std::chrono::milliseconds(500);
 // message a rank.
 constexpr nanoseconds kSliceMin = std::chrono::milliseconds(50);
 constexpr nanoseconds kSliceMax = std::chrono::seconds(1);
+// Verdicts that are kept for a rank that is late. One that is later by more has to wait in each.
+constexpr std::size_t kLeftMax = 64;
 
 enum : std::uint64_t { kMoves = 0, kFailed = 1 };
 
@@ -71,10 +74,12 @@ Group::Group(const Ranks& ranks, std::string name, std::vector<std::string> stag
 
 Group::~Group() {
     try {
-        for (const std::string& left : left_keys_) {
-            ranks_.mailbox()->erase(left);
+        for (const auto& [exchange, keys] : left_keys_) {
+            for (const std::string& left : keys) {
+                ranks_.mailbox()->erase(left);
+            }
         }
-    } catch (const std::exception&) {  // the mailbox is gone, and its keys with it
+    } catch (...) {  // the mailbox is gone, and its keys with it
         return;
     }
 }
@@ -84,13 +89,84 @@ std::string Group::name_of(std::uint32_t rank) const {
     return hosts_[rank].empty() ? name : fmt::format("{} ({})", name, hosts_[rank]);
 }
 
-Conversation::Conversation(Group& group, std::string operation, Waiting waiting)
+std::string Group::key(std::uint64_t exchange, std::uint32_t rank, std::string_view stage) const {
+    return fmt::format("{}/{}/{}/{}", name_, exchange, rank, stage);
+}
+
+std::vector<std::string> Group::keys_of(std::uint64_t exchange, std::uint32_t rank) const {
+    std::vector<std::string> keys;
+    for (const std::string& stage : stages_) {
+        keys.push_back(key(exchange, rank, stage));
+    }
+    for (const std::string_view stage : {kRecord, kHeard}) {
+        keys.push_back(key(exchange, rank, stage));
+    }
+    return keys;
+}
+
+// Rank 0 makes it the verdict. Another rank leaves it for rank 0, and does not have to hear more.
+void Group::refuse(std::uint64_t exchange, const Error& error) noexcept {
+    const std::uint32_t rank = ranks_.number();
+    MessageWriter out;
+    try {
+        if (rank == 0) {
+            out.number(kFailed);
+            write_error(out,
+                        Error(error.reason(), error.system_errno(), error.operation(), error.path(),
+                              kNoOffset, fmt::format("{}: {}", name_of(0), error.what())));
+            const std::lock_guard lock(left_mutex_);
+            std::vector<std::string>& left = left_keys_[exchange];
+            for (std::uint32_t each = 0; each < ranks_.count(); ++each) {
+                const std::vector<std::string> keys = keys_of(exchange, each);
+                left.insert(left.end(), keys.begin(), keys.end());
+            }
+            left.push_back(key(exchange, 0, kVerdict));
+            ranks_.mailbox()->put(left.back(), out.take());
+            return;
+        }
+        out.text(ranks_.host()).number(1).number(kFailed);
+        write_error(out, error);
+        ranks_.mailbox()->put(key(exchange, rank, kRecord), out.take());
+        ranks_.mailbox()->put(key(exchange, rank, kHeard), {});
+    } catch (...) {  // then the others wait for this rank, and name it
+        return;
+    }
+}
+
+Turn::Turn(Group& group, std::string operation)
     : group_(group),
       operation_(std::move(operation)),
-      waiting_(std::move(waiting)),
       number_(++group.exchanges_),
-      slice_(slice_of(group.ranks_, waiting_.limit)),
-      watches_(group.ranks_.count()) {
+      process_(::getpid()) {}
+
+Turn::~Turn() {
+    if (is_over_ || process_ != ::getpid()) {
+        return;
+    }
+    try {
+        refuse(Error(ErrorCode::kCancelled, 0, operation_, {}, kNoOffset,
+                     "it was cancelled before it began"));
+    } catch (const std::exception&) {  // then the others wait for this rank, and name it
+        return;
+    }
+}
+
+void Turn::refuse(const Error& error) noexcept {
+    if (!is_over_.exchange(true)) {
+        group_.refuse(number_, error);
+    }
+}
+
+Conversation::Conversation(Turn& turn, Waiting waiting)
+    : group_(turn.group_),
+      operation_(turn.operation_),
+      waiting_(std::move(waiting)),
+      number_(turn.number_),
+      slice_(slice_of(group_.ranks_, waiting_.limit)),
+      watches_(group_.ranks_.count()) {
+    if (turn.is_over_.exchange(true)) {
+        base::raise(base::error(ErrorCode::kCancelled, operation_, "it was ended before it began"));
+    }
     try {
         leave_record();
     } catch (const std::exception&) {  // the first wait finds out, where it can be told
@@ -99,7 +175,7 @@ Conversation::Conversation(Group& group, std::string operation, Waiting waiting)
 }
 
 std::string Conversation::key(std::uint32_t rank, std::string_view stage) const {
-    return fmt::format("{}/{}/{}/{}", group_.name_, number_, rank, stage);
+    return group_.key(number_, rank, stage);
 }
 
 // Every call of the mailbox goes through here or through leave(): what it throws is a silence.
@@ -110,10 +186,9 @@ std::optional<std::string> Conversation::look(std::uint32_t rank, std::string_vi
     } catch (const std::bad_alloc&) {
         throw;
     } catch (const std::exception& error) {
-        throw Silence(Error(ErrorCode::kSystem, ECONNRESET, operation_, {}, kNoOffset,
-                            fmt::format("the mailbox of the ranks is gone ({}): rank 0, which "
-                                        "holds it, may have ended",
-                                        error.what())));
+        throw gone(error.what());
+    } catch (...) {
+        throw gone("an unknown error");
     }
 }
 
@@ -123,11 +198,17 @@ void Conversation::leave(std::string_view stage, std::string_view message) {
     } catch (const std::bad_alloc&) {
         throw;
     } catch (const std::exception& error) {
-        throw Silence(Error(ErrorCode::kSystem, ECONNRESET, operation_, {}, kNoOffset,
-                            fmt::format("the mailbox of the ranks is gone ({}): rank 0, which "
-                                        "holds it, may have ended",
-                                        error.what())));
+        throw gone(error.what());
+    } catch (...) {
+        throw gone("an unknown error");
     }
+}
+
+Silence Conversation::gone(std::string_view why) const {
+    return Silence(Error(ErrorCode::kSystem, ECONNRESET, operation_, {}, kNoOffset,
+                         fmt::format("the mailbox of the ranks is gone ({}): rank 0, which holds "
+                                     "it, may have ended",
+                                     why)));
 }
 
 void Conversation::leave_record() {
@@ -274,8 +355,7 @@ std::vector<std::string> Conversation::gather(const std::string& stage) {
 
 void Conversation::agree(std::string_view message) {
     PENSTOCK_ASSERT(leads());
-    leave(kVerdict, MessageWriter().number(kMoves).text(message).take());
-    has_verdict_ = true;
+    leave_verdict(MessageWriter().number(kMoves).text(message).take());
 }
 
 void Conversation::fail(const Error& error) noexcept {
@@ -284,32 +364,30 @@ void Conversation::fail(const Error& error) noexcept {
         MessageWriter out;
         out.number(kFailed);
         write_error(out, error);
-        leave(kVerdict, out.take());
-        has_verdict_ = true;
-    } catch (const std::exception&) {  // then they hear nothing, and find out themselves
+        leave_verdict(out.take());
+    } catch (...) {  // then they hear nothing, and find out themselves
         return;
     }
 }
 
-std::vector<std::string> Conversation::keys_of(std::uint32_t rank) const {
-    std::vector<std::string> keys;
-    for (const std::string& stage : group_.stages_) {
-        keys.push_back(key(rank, stage));
+// All others wait for it, so one call that fails is not the end.
+void Conversation::leave_verdict(const std::string& verdict) {
+    try {
+        leave(kVerdict, verdict);
+    } catch (const std::exception&) {
+        leave(kVerdict, verdict);
     }
-    for (const std::string_view stage : {kRecord, kHeard}) {
-        keys.push_back(key(rank, stage));
-    }
-    return keys;
+    is_left_ = true;
 }
 
 std::vector<std::uint32_t> Conversation::end() noexcept {
     PENSTOCK_ASSERT(leads());
     std::vector<std::uint32_t> deaf;
+    if (!is_left_) {  // nobody can hear it: this rank falls silent, and each finds that out
+        return deaf;
+    }
     try {
         std::vector<std::uint32_t> missing = others();
-        if (!has_verdict_) {  // they wait as long as this rank moves, so it does not
-            return missing;
-        }
         while (!missing.empty()) {
             wait_once(missing, kHeard, [](std::uint32_t, const std::string&) {});
             std::erase_if(missing, [&](std::uint32_t rank) {
@@ -319,25 +397,42 @@ std::vector<std::uint32_t> Conversation::end() noexcept {
             });
         }
         forget(deaf);
-    } catch (const std::exception&) {  // the mailbox is gone, and its keys with it
+    } catch (...) {  // the mailbox is gone, and its keys with it
         return deaf;
     }
     return deaf;
 }
 
-// The verdict stays for ranks that come late, until the next exchange ends; then what they left
-// goes, too.
+// The verdict stays for ranks that come late: without it each of their exchanges would end only by
+// a silence, as the next one of rank 0 does, and they would never meet again.
 void Conversation::forget(const std::vector<std::uint32_t>& deaf) {
-    std::vector<std::string> over = std::exchange(group_.left_keys_, {});
+    std::vector<std::string> over;
+    const std::lock_guard lock(group_.left_mutex_);
     for (std::uint32_t rank = 0; rank < group_.ranks_.count(); ++rank) {
-        const std::vector<std::string> keys = keys_of(rank);
+        const std::vector<std::string> keys = group_.keys_of(number_, rank);
         over.insert(over.end(), keys.begin(), keys.end());
     }
-    for (const std::uint32_t rank : deaf) {
-        const std::vector<std::string> keys = keys_of(rank);
-        group_.left_keys_.insert(group_.left_keys_.end(), keys.begin(), keys.end());
+    const auto forget_first = [&] {
+        const auto& keys = group_.left_keys_.begin()->second;
+        over.insert(over.end(), keys.begin(), keys.end());
+        group_.left_keys_.erase(group_.left_keys_.begin());
+    };
+    if (deaf.empty()) {  // each rank is done with those before
+        over.push_back(key(0, kVerdict));
+        while (!group_.left_keys_.empty() && group_.left_keys_.begin()->first < number_) {
+            forget_first();
+        }
+    } else {
+        std::vector<std::string>& left = group_.left_keys_[number_];
+        for (const std::uint32_t rank : deaf) {
+            const std::vector<std::string> keys = group_.keys_of(number_, rank);
+            left.insert(left.end(), keys.begin(), keys.end());
+        }
+        left.push_back(key(0, kVerdict));
+        if (group_.left_keys_.size() > kLeftMax) {
+            forget_first();
+        }
     }
-    (deaf.empty() ? over : group_.left_keys_).push_back(key(0, kVerdict));
     for (const std::string& gone : over) {
         group_.ranks_.mailbox()->erase(gone);
     }
@@ -345,10 +440,10 @@ void Conversation::forget(const std::vector<std::uint32_t>& deaf) {
 
 void Conversation::leave_silently() noexcept {
     try {
-        for (const std::string& gone : keys_of(group_.ranks_.number())) {
+        for (const std::string& gone : group_.keys_of(number_, group_.ranks_.number())) {
             group_.ranks_.mailbox()->erase(gone);
         }
-    } catch (const std::exception&) {  // the mailbox is gone, and its keys with it
+    } catch (...) {  // the mailbox is gone, and its keys with it
         return;
     }
 }
@@ -390,7 +485,7 @@ void Conversation::tell_failure(const Error& error) noexcept {
     try {
         failure_ = error;
         leave_record();
-    } catch (const std::exception&) {  // the next record says it, if this rank waits for a verdict
+    } catch (...) {  // then rank 0 sees that this rank stands still
         return;
     }
 }

@@ -19,9 +19,14 @@
 #include <penstock/error.hpp>
 #include <penstock/ranks.hpp>
 
+#include <sys/types.h>
+
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,7 +47,9 @@ struct Waiting {
     std::function<void(const std::string&)> report = nullptr;
 };
 
-/// What ranks keep from one exchange to the next. One thread at a time.
+/// Keeps what ranks know from one exchange to the next. One exchange at a time; turns come on any
+/// thread.
+/// thread.
 class Group {
 public:
     /// Several ranks. `name`: of what they do together; the first part of each key. `stages`: all
@@ -57,18 +64,49 @@ public:
 
 private:
     friend class Conversation;
+    friend class Turn;
+    [[nodiscard]] std::string key(std::uint64_t exchange, std::uint32_t rank,
+                                  std::string_view stage) const;
+    [[nodiscard]] std::vector<std::string> keys_of(std::uint64_t exchange,
+                                                   std::uint32_t rank) const;
+    /// Ends an exchange that this rank does not begin.
+    void refuse(std::uint64_t exchange, const Error& error) noexcept;
+
     const Ranks ranks_;
     const std::string name_;
     const std::vector<std::string> stages_;
-    std::uint64_t exchanges_ = 0;
-    std::vector<std::string> hosts_;      // one per rank; empty: not known
-    std::vector<std::string> left_keys_;  // of exchanges that a rank may still be in
+    std::atomic<std::uint64_t> exchanges_ = 0;
+    std::vector<std::string> hosts_;  // one per rank; empty: not known
+    std::mutex left_mutex_;
+    // The keys of exchanges that a rank may still come to.
+    std::map<std::uint64_t, std::vector<std::string>> left_keys_;
+};
+
+/// The right to begin the next exchange of a group. Each rank takes each of its turns, in the same
+/// order. One that ends without an exchange is a failure of all: nobody waits for this rank, and
+/// the next turns of all ranks are still those of one exchange. Its end may come on any thread.
+class Turn {
+public:
+    Turn(Group& group, std::string operation);
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn();
+    /// The reason, for the other ranks. Does nothing once the exchange has begun.
+    void refuse(const Error& error) noexcept;
+
+private:
+    friend class Conversation;
+    Group& group_;
+    const std::string operation_;
+    const std::uint64_t number_;
+    const pid_t process_;  // the child of a fork says nothing
+    std::atomic<bool> is_over_ = false;
 };
 
 class Conversation {
 public:
-    /// The next exchange of the group. Each rank begins each of them.
-    Conversation(Group& group, std::string operation, Waiting waiting);
+    /// Begins the exchange of a turn. Throws kCancelled if that was refused.
+    Conversation(Turn& turn, Waiting waiting);
 
     [[nodiscard]] bool leads() const { return group_.ranks_.number() == 0; }
     /// This rank has moved on; `steps`: whatever rises with it. Cheap to call often.
@@ -117,6 +155,8 @@ private:
     [[nodiscard]] std::optional<std::string> look(std::uint32_t rank, std::string_view stage,
                                                   std::chrono::nanoseconds timeout);
     void leave(std::string_view stage, std::string_view message);
+    [[nodiscard]] Silence gone(std::string_view why) const;
+    void leave_verdict(const std::string& verdict);
     void leave_record();
     [[nodiscard]] std::optional<Record> record_of(std::uint32_t rank);
     [[nodiscard]] std::optional<Error> watch(std::uint32_t rank, std::chrono::nanoseconds waited);
@@ -126,7 +166,6 @@ private:
     [[nodiscard]] std::vector<std::uint32_t> others() const;
     template <typename Come>
     void wait_once(std::vector<std::uint32_t>& missing, std::string_view stage, const Come& come);
-    [[nodiscard]] std::vector<std::string> keys_of(std::uint32_t rank) const;
     void forget(const std::vector<std::uint32_t>& deaf);
     [[nodiscard]] std::string accept_verdict(std::string message);
     void report_wait(const std::string& whom, std::chrono::nanoseconds waited);
@@ -140,9 +179,9 @@ private:
     std::uint64_t told_ = 0;            // the caller's steps at the last record
     std::vector<Watch> watches_;        // one per rank
     std::optional<std::string> heard_;  // the verdict
+    bool is_left_ = false;              // the same, by rank 0
     bool has_failed_ = false;           // this rank
-    std::optional<Error> failure_;      // its error, if there was memory for it
-    bool has_verdict_ = false;          // rank 0: the others can hear it
+    std::optional<Error> failure_;      // of this rank
     std::chrono::nanoseconds reported_{0};
     std::chrono::steady_clock::time_point next_record_;
     std::chrono::steady_clock::time_point next_look_;

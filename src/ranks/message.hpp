@@ -26,7 +26,7 @@ public:
     explicit MessageReader(std::string_view bytes) : rest_(bytes) {}
     [[nodiscard]] std::uint64_t number();
     [[nodiscard]] std::string text();
-    /// What is not read yet: the content of an envelope.
+    /// The rest, not read yet: the content of an envelope.
     [[nodiscard]] std::string_view rest() const { return rest_; }
     /// Throws unless all was read.
     void end() const;

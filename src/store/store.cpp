@@ -42,8 +42,7 @@ CheckpointStore& CheckpointStore::operator=(CheckpointStore&& other) noexcept = 
 CheckpointStore::~CheckpointStore() = default;
 
 CheckpointInfo CheckpointStore::save(const State& state, const SaveOptions& options) {
-    there(impl_).finish_saves(fmt::format("step {}", options.step));
-    return impl_->save(state, options);
+    return there(impl_).save_next(state, options);
 }
 
 PendingSave CheckpointStore::save_async(State state, const SaveOptions& options,

@@ -123,9 +123,19 @@ struct CheckpointStore::Impl {
     // Made by the first save_async(): its budget is looked up then.
     [[nodiscard]] std::shared_ptr<store::BackgroundSaver> saver_made(bool make);
 
+    // Calls `save` with the turn of this call among those of all ranks, or nullptr. The others
+    // learn what it throws before it begins.
+    template <typename Save>
+    auto in_turn(const Save& save);
+
+    CheckpointInfo save_next(const State& state, const SaveOptions& save_options);
+
     PendingSave save_async(State state, SaveOptions own, const AsyncOptions& async);
 
-    CheckpointInfo save(const State& state, const SaveOptions& save_options);
+    PendingSave save_in_turn(State state, SaveOptions own, const AsyncOptions& async,
+                             const std::shared_ptr<ranks::Turn>& turn);
+
+    CheckpointInfo save(const State& state, const SaveOptions& save_options, ranks::Turn* turn);
 
     // Tells all ranks what became of it. Whatever this one throws is thrown on all.
     CheckpointInfo lead(ranks::Conversation& talk, const std::function<CheckpointInfo()>& work);

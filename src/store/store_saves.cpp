@@ -10,8 +10,8 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <new>
+#include <exception>
+#include <memory>
 #include <utility>
 
 namespace penstock {
@@ -132,8 +132,41 @@ std::shared_ptr<store::BackgroundSaver> CheckpointStore::Impl::saver_made(bool m
     return saver;
 }
 
+// A call by a progress function, and one in the child of a fork, are no save of this rank.
+template <typename Save>
+auto CheckpointStore::Impl::in_turn(const Save& save) {
+    gate.check_not_inside();
+    const auto turn = group && !gate.is_of_parent()
+                          ? std::make_shared<ranks::Turn>(*group, store::kRankSave)
+                          : nullptr;
+    try {
+        return save(turn);
+    } catch (...) {
+        if (turn) {
+            turn->refuse(store::error_of(std::current_exception()));
+        }
+        throw;
+    }
+}
+
+CheckpointInfo CheckpointStore::Impl::save_next(const State& state,
+                                                const SaveOptions& save_options) {
+    return in_turn([&](const std::shared_ptr<ranks::Turn>& turn) {
+        finish_saves(fmt::format("step {}", save_options.step));
+        return save(state, save_options, turn.get());
+    });
+}
+
 PendingSave CheckpointStore::Impl::save_async(State state, SaveOptions own,
                                               const AsyncOptions& async) {
+    return in_turn([&](const std::shared_ptr<ranks::Turn>& turn) {
+        return save_in_turn(std::move(state), std::move(own), async, turn);
+    });
+}
+
+PendingSave CheckpointStore::Impl::save_in_turn(State state, SaveOptions own,
+                                                const AsyncOptions& async,
+                                                const std::shared_ptr<ranks::Turn>& turn) {
     gate.check();
     static_cast<void>(store::check_state(state));  // reports now what could not be loaded again
     static_cast<void>(store::metadata_of(own, state));
@@ -145,33 +178,43 @@ PendingSave CheckpointStore::Impl::save_async(State state, SaveOptions own,
     save_now.work = [&](store::StagedMemory staged) {
         own.look = std::move(staged.look);
         store::place(state, staged);
-        return [this, state = std::move(state), own = std::move(own)](store::PendingSave& running,
-                                                                      CheckpointInfo& info) {
+        return [this, state = std::move(state), own = std::move(own), turn](
+                   store::PendingSave& running, CheckpointInfo& info) {
             SaveOptions now = own;
             now.progress = running.progress(own.progress);
-            info = save(state, now);
+            info = save(state, now, turn.get());
         };
     };
     return store::save_async(*saver_made(true), std::move(save_now), async);
 }
 
-CheckpointInfo CheckpointStore::Impl::save(const State& state, const SaveOptions& save_options) {
+CheckpointInfo CheckpointStore::Impl::save(const State& state, const SaveOptions& save_options,
+                                           ranks::Turn* turn) {
     const store::WriterGate::Hold hold(gate);
-    if (!group) {
+    if (turn == nullptr) {
         CheckpointInfo info = commit(state, save_options, nullptr);
         after_commit(info, save_options);
         return info;
     }
-    ranks::Conversation talk(*group, store::kRankSave, waiting());
+    ranks::Conversation talk(*turn, waiting());
     if (talk.leads()) {
-        CheckpointInfo info = lead(talk, [&] { return commit(state, save_options, &talk); });
-        after_commit(info, save_options);
-        return info;
+        return lead(talk, [&] {
+            CheckpointInfo info = commit(state, save_options, &talk);
+            SaveOptions shown = save_options;  // a checkpoint that is read back moves this rank
+            shown.progress = [&, calls = std::uint64_t{0}](std::uint64_t done,
+                                                           std::uint64_t total) mutable {
+                talk.moved(++calls);
+                return !save_options.progress || save_options.progress(done, total);
+            };
+            after_commit(info, shown);  // before the verdict: what was read back may be damaged
+            return info;
+        });
     }
-    gate.check_open();
-    penstock::state::wait_for_streams(state.tensors, save_options.streams);
     const std::string offered;  // the identity of the store comes with rank 0's offer
-    return store::follow_save(talk, *group, context(offered), state, save_options, last);
+    return store::follow_save(talk, *group, context(offered), state, save_options, last, [&] {
+        gate.check_open();
+        penstock::state::wait_for_streams(state.tensors, save_options.streams);
+    });
 }
 
 CheckpointInfo CheckpointStore::Impl::lead(ranks::Conversation& talk,
@@ -179,13 +222,8 @@ CheckpointInfo CheckpointStore::Impl::lead(ranks::Conversation& talk,
     CheckpointInfo info;
     try {
         info = work();
-    } catch (const Error& error) {
-        talk.fail(error);
-        static_cast<void>(talk.end());
-        throw;
-    } catch (const std::bad_alloc&) {
-        talk.fail(Error(ErrorCode::kOutOfMemory, ENOMEM, store::kRankSave, {}, kNoOffset,
-                        "memory ran out on rank 0"));
+    } catch (...) {
+        talk.fail(store::error_of(std::current_exception()));
         static_cast<void>(talk.end());
         throw;
     }

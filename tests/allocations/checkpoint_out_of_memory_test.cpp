@@ -169,28 +169,23 @@ TEST_F(CheckpointOutOfMemory, AStoreSaves) {
     });
 }
 
-bool is_of_memory(const std::exception_ptr& failure) {
-    try {
-        std::rethrow_exception(failure);
-    } catch (const std::bad_alloc&) {
-        return true;
-    } catch (const Error& error) {
-        return error.reason() == ErrorCode::kOutOfMemory || error.system_errno() == ENOMEM;
-    }
-}
-
-// A rank that ran out of memory before it began is one that did not call, to the other.
+// Throws the failure of a rank that ran out of memory, before that of one that waited for it.
 void throw_memory_first(std::span<const std::exception_ptr> failures) {
-    std::exception_ptr thrown;
+    std::exception_ptr other;
     for (const std::exception_ptr& failure : failures) {
-        thrown = failure && (!thrown || is_of_memory(failure)) ? failure : thrown;
+        try {
+            failure ? std::rethrow_exception(failure) : void();
+        } catch (const Error& error) {
+            if (error.reason() == ErrorCode::kOutOfMemory || error.system_errno() == ENOMEM) {
+                throw;
+            }
+            other = failure;
+        }
     }
-    if (thrown) {
-        std::rethrow_exception(thrown);
-    }
+    other ? std::rethrow_exception(other) : void();
 }
 
-// Whatever rank runs out of memory: both end, and what the store has is whole.
+// Both ranks end, whichever runs out of memory, and what the store has is whole.
 TEST_F(CheckpointOutOfMemory, RanksSave) {
     in_child([](Scene& scene) {
         scene.files.make_folder(scene.folder + "/store");

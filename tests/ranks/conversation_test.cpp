@@ -22,6 +22,7 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr milliseconds kLimit(400);
 
@@ -30,6 +31,9 @@ class BreakingMailbox final : public Mailbox {
 public:
     void put(const std::string& key, std::string_view value) override {
         check();
+        if (key.ends_with("/verdict") && verdicts_refused_-- > 0) {
+            throw std::runtime_error("the socket timed out");
+        }
         mailbox_.put(key, value);
     }
     std::optional<std::string> get(const std::string& key,
@@ -42,6 +46,7 @@ public:
         mailbox_.erase(key);
     }
     void end() { ended_ = true; }
+    void refuse_verdicts(int count) { verdicts_refused_ = count; }
     [[nodiscard]] std::size_t keys() const { return mailbox_.keys(); }
 
 private:
@@ -52,6 +57,7 @@ private:
     }
     MemoryMailbox mailbox_;
     std::atomic<bool> ended_ = false;
+    std::atomic<int> verdicts_refused_ = 0;
 };
 
 class Talks : public ::testing::Test {
@@ -65,7 +71,8 @@ protected:
             threads.emplace_back([&, rank] {
                 Group group(Ranks(rank, count, "node-" + std::to_string(rank), mailbox_), "test",
                             {"offer", "ready"});
-                Conversation talk(group, "save", {.limit = kLimit, .report = {}});
+                Turn turn(group, "save");
+                Conversation talk(turn, {.limit = kLimit, .report = {}});
                 try {
                     work(group, talk);
                 } catch (const std::exception& error) {
@@ -220,6 +227,123 @@ TEST_F(Talks, AMailboxThatIsGoneIsASilence) {
     });
     EXPECT_TRUE(silent);
     EXPECT_THAT(errors[1], AllOf(HasSubstr("mailbox"), HasSubstr("connection reset by peer")));
+}
+
+// Both would leave records for as long as they wait for each other.
+TEST_F(Talks, AVerdictThatTheMailboxRefusesOnceIsHeard) {
+    mailbox_->refuse_verdicts(1);
+    const auto errors = run(2, [&](Group&, Conversation& talk) {
+        if (talk.leads()) {
+            lead(talk,
+                 [] { throw Error(ErrorCode::kSystem, 5, "save", "", kNoOffset, "no disk"); });
+            return;
+        }
+        static_cast<void>(talk.verdict());
+    });
+    EXPECT_THAT(errors, ElementsAre("no disk", "no disk"));
+    EXPECT_EQ(mailbox_->keys(), 0U);
+}
+
+TEST_F(Talks, AVerdictThatTheMailboxRefusesIsASilence) {
+    mailbox_->refuse_verdicts(1000);
+    bool silent = false;
+    const auto errors = run(2, [&](Group&, Conversation& talk) {
+        if (talk.leads()) {
+            lead(talk,
+                 [] { throw Error(ErrorCode::kSystem, 5, "save", "", kNoOffset, "no disk"); });
+            return;
+        }
+        try {
+            static_cast<void>(talk.verdict());
+        } catch (const Silence&) {
+            silent = true;
+        }
+    });
+    EXPECT_THAT(errors, ElementsAre("no disk", ""));
+    EXPECT_TRUE(silent);
+}
+
+TEST_F(Talks, ARankThatIsSeveralExchangesLateCatchesUp) {
+    std::atomic<int> ended = 0;
+    std::thread first([&] {
+        Group group(Ranks(0, 2, "node-0", mailbox_), "test", {"ready"});
+        for (int exchange = 1; exchange <= 4; ++exchange) {
+            Turn turn(group, "save");
+            Conversation talk(turn, {.limit = kLimit, .report = {}});
+            try {
+                lead(talk, [&] { static_cast<void>(talk.gather("ready")); });
+                talk.agree("done");
+                EXPECT_THAT(talk.end(), IsEmpty());
+                EXPECT_EQ(exchange, 4);
+            } catch (const Error&) {
+                EXPECT_LT(exchange, 4);
+            }
+            ++ended;
+        }
+    });
+    while (ended < 3) {
+        std::this_thread::sleep_for(milliseconds(5));
+    }
+    Group group(Ranks(1, 2, "node-1", mailbox_), "test", {"ready"});
+    for (int exchange = 1; exchange <= 3; ++exchange) {
+        Turn turn(group, "save");
+        Conversation talk(turn, {.limit = kLimit, .report = {}});
+        try {
+            talk.tell("ready", "");
+            static_cast<void>(talk.verdict());
+            ADD_FAILURE() << "exchange " << exchange;
+        } catch (const Silence& error) {
+            ADD_FAILURE() << "exchange " << exchange << ": " << error.what();
+        } catch (const Error& error) {
+            EXPECT_THAT(error.what(), HasSubstr("rank 1 of 2 has not called it"));
+        }
+    }
+    Turn turn(group, "save");
+    Conversation talk(turn, {.limit = kLimit, .report = {}});
+    talk.tell("ready", "");
+    EXPECT_EQ(talk.verdict(), "done");
+    first.join();
+    EXPECT_EQ(mailbox_->keys(), 0U);
+}
+
+// One rank refuses the second exchange, and the last one is of all again: none of them waits long.
+TEST_F(Talks, ATurnThatIsNotTakenEndsItOnAll) {
+    for (const std::uint32_t refuses : {0U, 1U}) {
+        std::vector<std::thread> threads;
+        for (std::uint32_t rank = 0; rank < 3; ++rank) {
+            threads.emplace_back([&, rank] {
+                Group group(Ranks(rank, 3, "node-" + std::to_string(rank), mailbox_), "test",
+                            {"ready"});
+                for (int exchange = 1; exchange <= 3; ++exchange) {
+                    Turn turn(group, "save");
+                    if (exchange == 2 && rank == refuses) {
+                        continue;
+                    }
+                    Conversation talk(turn, {.limit = std::chrono::seconds(60), .report = {}});
+                    std::string error;
+                    try {
+                        if (talk.leads()) {
+                            lead(talk, [&] { static_cast<void>(talk.gather("ready")); });
+                            talk.agree("done");
+                            EXPECT_THAT(talk.end(), IsEmpty());
+                        } else {
+                            talk.tell("ready", "");
+                            EXPECT_EQ(talk.verdict(), "done");
+                        }
+                    } catch (const Error& failed) {
+                        error = failed.what();
+                    }
+                    EXPECT_THAT(error, exchange == 2 ? HasSubstr("rank " + std::to_string(refuses))
+                                                     : HasSubstr(""));
+                    EXPECT_EQ(error.empty(), exchange != 2);
+                }
+            });
+        }
+        for (std::thread& thread : threads) {
+            thread.join();
+        }
+        EXPECT_EQ(mailbox_->keys(), 0U);
+    }
 }
 
 TEST(RanksTest, RefuseANumberThatIsNone) {

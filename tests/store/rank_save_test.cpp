@@ -11,12 +11,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -203,6 +206,63 @@ TEST_F(RankSaves, AnOverlapIsAnErrorOnAll) {
     EXPECT_FALSE(reader().latest());
 }
 
+// A tensor of four columns, of which a rank has `rows` from `begin` on.
+StateTensor rows_of(const std::string& name, std::uint64_t begin, std::uint64_t rows,
+                    std::uint64_t all, std::uint32_t copy = 0) {
+    static const std::vector<std::byte> kBytes = support::pattern(1000, 1);
+    StateTensor tensor;
+    tensor.name = name;
+    tensor.dtype = "F32";
+    tensor.shape = {rows, 4};
+    tensor.data = std::span<const std::byte>(kBytes).subspan(16 * begin, 16 * rows);
+    tensor.global_shape = {all, 4};
+    tensor.global_offset = {begin, 0};
+    tensor.copy = copy;
+    return tensor;
+}
+
+TEST_F(RankSaves, ARankMayHaveAllOfATensor) {
+    EXPECT_THAT(run(3,
+                    [&](const Ranks& ranks, CheckpointStore& store) {
+                        State state;
+                        const bool has_it = ranks.number() == 1;  // fewer rows than ranks
+                        state.tensors.push_back(rows_of("row", has_it ? 0 : 1, has_it ? 1 : 0, 1));
+                        if (has_it) {
+                            state.tensors.push_back(rows_of("own", 0, 5, 5));
+                        }
+                        state.tensors.push_back(rows_of("all", 0, 3, 3, 2 - ranks.number()));
+                        EXPECT_EQ(store.save(state, {.step = 1}).tensors, 3U);
+                    }),
+                Each(""));
+    Checkpoint checkpoint(engine_, FileSystem::local(), reader().latest()->path);
+    EXPECT_THAT(checkpoint.verify(), IsEmpty());
+    for (const char* name : {"row", "own", "all"}) {
+        std::vector<std::byte> found(16);
+        const TensorRead read{.name = name, .into = found, .begin = {0, 0}, .end = {1, 4}};
+        checkpoint.read({&read, 1});
+        EXPECT_EQ(found, support::pattern(16, 1)) << name;
+    }
+}
+
+TEST_F(RankSaves, ATensorThatNoRankWritesIsAnErrorOnAll) {
+    const auto save = [&](const std::function<StateTensor(std::uint32_t)>& lost) {
+        return run(2, [&](const Ranks& ranks, CheckpointStore& store) {
+            State state;
+            state.tensors.push_back(rows_of("there", ranks.number(), 1, 2));
+            state.tensors.push_back(lost(ranks.number()));
+            store.save(state, {.step = 1});
+        });
+    };
+    EXPECT_THAT(save([](std::uint32_t rank) { return rows_of("lost", rank, 1, 2, 1); }),
+                Each(AllOf(HasSubstr("no rank writes tensor 'lost'"), HasSubstr("rank 0 of 2"))));
+    EXPECT_THAT(save([](std::uint32_t) { return rows_of("lost", 0, 0, 2); }),
+                Each(HasSubstr("no rank writes tensor 'lost'")));
+    EXPECT_THAT(
+        save([](std::uint32_t rank) { return rows_of(rank == 0 ? "there2" : "lost", 0, 0, 0); }),
+        Each(AllOf(HasSubstr("no rank writes tensor 'lost'"), HasSubstr("rank 1 of 2"))));
+    EXPECT_FALSE(reader().latest());
+}
+
 TEST_F(RankSaves, OtherTypesOfOneTensorNameBothRanks) {
     const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
         const RankState state(ranks.number(), ranks.count(), 1);
@@ -241,6 +301,120 @@ TEST_F(RankSaves, AProgressThatStopsOneStopsAll) {
     EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank 1 of 2"), HasSubstr("stopped it"))));
     EXPECT_FALSE(reader().latest());
     EXPECT_THAT(leftovers(), IsEmpty());
+}
+
+// The others do not wait for a rank that is gone.
+TEST_F(RankSaves, WhatAFunctionOfTheCallerThrowsEndsItOnAll) {
+    for (const std::uint32_t thrower : {0U, 1U}) {
+        const auto errors = run(3, [&](const Ranks& ranks, CheckpointStore& store) {
+            const RankState state(ranks.number(), ranks.count(), 1, kLarge);
+            SaveOptions options{.step = 1};
+            if (ranks.number() == thrower) {
+                options.progress = [](std::uint64_t, std::uint64_t) -> bool {
+                    throw std::runtime_error("the user pressed a key");
+                };
+            }
+            store.save(state.state(), options);
+        });
+        EXPECT_EQ(errors[thrower], "the user pressed a key");
+        EXPECT_THAT(errors, Each(HasSubstr("the user pressed a key")));
+        EXPECT_THAT(leftovers(), IsEmpty());
+    }
+    save_all(3, 2);  // the next one is not disturbed
+}
+
+TEST_F(RankSaves, AStoreThatIsClosedOnOneRankIsAnErrorOnAll) {
+    for (const std::uint32_t closed : {0U, 1U}) {
+        std::atomic<int> ended = 0;
+        const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
+            if (ranks.number() == closed) {
+                store.close();
+            }
+            const RankState state(ranks.number(), ranks.count(), 1);
+            std::string error;
+            try {
+                store.save(state.state(), {.step = 1});
+            } catch (const Error& failed) {
+                error = failed.what();
+            }
+            for (++ended; ended < 2;) {  // with the store of rank 0 goes what it said
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            }
+            throw std::runtime_error(error);
+        });
+        EXPECT_THAT(errors, Each(HasSubstr("the store is closed")));
+    }
+}
+
+TEST_F(RankSaves, ACheckpointThatIsReadBackDamagedIsAnErrorOnAll) {
+    const auto rot = [&] {
+        for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_ / "ckpt")) {
+            const std::string path = entry.path();
+            if (path.find("/.unfinished") != std::string::npos && entry.is_regular_file() &&
+                is_shard_name(std::string(entry.path().filename()))) {
+                std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+                file.seekp(-9, std::ios::end);
+                file.write("rot", 3);
+            }
+        }
+    };
+    save_all(2, 1);
+    save_all(2, 2);
+    const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
+        const RankState state(ranks.number(), ranks.count(), 3);
+        SaveOptions options{.step = 3};
+        if (ranks.number() == 0) {
+            options.progress = [&](std::uint64_t done, std::uint64_t total) {
+                done == total ? rot() : void();
+                return true;
+            };
+        }
+        store.save(state.state(), options);
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("was read back and is damaged")));
+}
+
+// A save that one rank alone does not begin is that one of all: the next ones fit again.
+TEST_F(RankSaves, ASaveThatOneRankRefusesDisturbsNoLaterOne) {
+    using Refused = std::function<void(CheckpointStore&, const State&, bool refuses)>;
+    const Refused ways[] = {
+        [](CheckpointStore& store, const State& state, bool refuses) {
+            State own = state;
+            own.tensors.front().dtype = refuses ? "F33" : "F32";
+            store.save_async(own, {.step = 2}).result();
+        },
+        [](CheckpointStore& store, const State& state, bool refuses) {
+            const PendingSave first = store.save_async(state, {.step = 2});
+            PendingSave second = store.save_async(state, {.step = 2});
+            refuses ? second.cancel() : void();
+            first.result();
+            second.result();
+        },
+        [](CheckpointStore& store, const State& state, bool refuses) {
+            State own = state;
+            own.structure = refuses ? "null" : own.structure;
+            const PendingSave failed = store.save_async(own, {.step = 2});
+            failed.wait();
+            static_cast<void>(refuses ? nullptr : failed.failure());  // reported on the others
+            store.save(state, {.step = 2});
+        }};
+    for (const std::uint32_t refuses : {0U, 1U}) {
+        for (const Refused& way : ways) {
+            EXPECT_THAT(
+                run(2,
+                    [&](const Ranks& ranks, CheckpointStore& store) {
+                        const RankState state(ranks.number(), ranks.count(), 1);
+                        EXPECT_THROW(way(store, state.state(), ranks.number() == refuses), Error);
+                        for (std::uint64_t number = 3; number <= 5; ++number) {
+                            const RankState next(ranks.number(), ranks.count(), number);
+                            EXPECT_EQ(store.save(next.state(), {.step = number}).step, number);
+                        }
+                    }),
+                Each(""));
+        }
+    }
+    Checkpoint checkpoint(engine_, FileSystem::local(), reader().latest()->path);
+    EXPECT_EQ(RankState::compare(checkpoint, 5), "");
 }
 
 TEST_F(RankSaves, ARankThatDoesNotCallIsNamed) {

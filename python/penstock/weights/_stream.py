@@ -560,7 +560,7 @@ def _fit(
 
     def divide(numbers: list[int]) -> tuple[list[tuple[str, list[str]]], int] | None:
         nonlocal units, stay
-        parts = {number: found for number in numbers if (found := split(units[number]))}
+        parts = {} if all_fits else {number: found for number in numbers if (found := split(units[number]))}
         if not parts:
             return None
         divided = [parts.get(number, ([unit], [])) for number, unit in enumerate(units)]
@@ -570,7 +570,8 @@ def _fit(
         return to_fit()
 
     most = _core.most_weight_memory(paths, _wanted(weights, units), converted.joined, weights.target.number)
-    if _outside(weights, units, stay) + most <= budget:
+    all_fits = _outside(weights, units, stay) + most <= budget
+    if all_fits:
         for unit in units:
             stay = stay + _apart(unit, lambda place: weights.keys[place.full_name] in casts)
         units, rows = [unit for unit in units if unit.places], []
@@ -585,9 +586,8 @@ def _fit(
         ]
         units = [unit for unit in units if unit not in rows]
         weights.experts = _experts_of(weights, units)
-    gpu = weights.target.number
-    least = _core.fit_weight_units(paths, to_fit(), budget, slots, converted.joined, gpu, divide)
-    if least > budget:
+    least = _core.fit_weight_units(paths, to_fit(), budget, slots, converted.joined, weights.target.number, divide)
+    if least > budget and not all_fits:
         raise _too_small(weights, verb, budget, least, units)
     weights.least = least - weights.outside - weights.experts.least
     return units, stay, rows

@@ -22,7 +22,7 @@
 
 namespace penstock::store {
 
-/// Where the files of an unfinished checkpoint lie: one entry per folder of the store.
+/// The places of the files of an unfinished checkpoint: one entry per folder of the store.
 struct UnfinishedNames {
     std::string path;                  ///< of the folder in the first one
     std::vector<std::string> written;  ///< the paths that shards are written to; empty: not made

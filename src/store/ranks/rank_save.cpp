@@ -18,7 +18,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <exception>
+#include <functional>
 #include <map>
+#include <new>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -57,6 +60,7 @@ public:
         }
     }
     [[nodiscard]] const State& state() const { return state_; }
+    [[nodiscard]] std::span<const std::size_t> numbers() const { return numbers_; }
     // A look of the caller's knows the numbers of the whole state.
     [[nodiscard]] MemoryLook look(const MemoryLook& look) const {
         if (!look) {
@@ -117,6 +121,7 @@ public:
         plan_.emplace(plan_save(context_, own_.state(), options_, last, offer.generation, sums_,
                                 progress_, {.name = name_, .shards_after = shards_after_}));
         plan_->saved_unix_ns = offer.saved_unix_ns;
+        plan_->metadata = unwritten_tensors(state_, own_.numbers());
         ready.bytes = place_shards(context_, *plan_);
         return ready;
     }
@@ -342,7 +347,7 @@ void find_last(const SaveContext& context, const SaveOffer& offer, LastCheckpoin
     }
 }
 
-// What became of a save of which nothing is heard any more.
+// Finds out what became of a save of which nothing is heard any more.
 CheckpointInfo judge(const SaveContext& context, const std::optional<SaveOffer>& offer,
                      const Error& silence) {
     const auto failed = [&](std::string_view what) {
@@ -373,7 +378,34 @@ CheckpointInfo judge(const SaveContext& context, const std::optional<SaveOffer>&
     throw failed("nothing was saved");
 }
 
+// Rank 0 looks for the failure of this rank until then.
+void await_verdict(Conversation& talk) {
+    try {
+        static_cast<void>(talk.verdict());
+    } catch (const Silence&) {
+        talk.leave_silently();
+    } catch (const Error&) {  // it is the failure of this rank
+        return;
+    }
+}
+
 }  // namespace
+
+Error error_of(const std::exception_ptr& thrown) {
+    std::string what = "an unknown error";
+    try {
+        std::rethrow_exception(thrown);
+    } catch (const Error& error) {
+        return error;
+    } catch (const std::bad_alloc&) {
+        return {ErrorCode::kOutOfMemory, ENOMEM, kRankSave, {}, kNoOffset, "memory ran out"};
+    } catch (const std::exception& error) {
+        what = error.what();
+    } catch (...) {
+        what += ", which is no std::exception";
+    }
+    return {ErrorCode::kSystem, 0, kRankSave, {}, kNoOffset, what};
+}
 
 WrittenShards lead_save(Conversation& talk, const ranks::Group& group, const SaveContext& context,
                         const State& state, const SaveOptions& options, const LastCheckpoint& last,
@@ -404,10 +436,14 @@ WrittenShards lead_save(Conversation& talk, const ranks::Group& group, const Sav
 
 CheckpointInfo follow_save(Conversation& talk, const ranks::Group& group,
                            const SaveContext& context, const State& state,
-                           const SaveOptions& options, LastCheckpoint& last) {
+                           const SaveOptions& options, LastCheckpoint& last,
+                           const std::function<void()>& begin) {
     const std::string name = group.name_of(group.ranks().number());
     std::optional<SaveOffer> offer;
     const auto returned = [&](const std::string& verdict) {
+        if (!offer) {  // of an exchange that this rank never began
+            refuse_save("the mailbox has the verdict of another run; each run needs an empty one");
+        }
         CheckpointInfo info = info_from(verdict);
         info.path = join(context.folders.front(), offer->name);
         info.pinned = options.pinned;
@@ -415,7 +451,9 @@ CheckpointInfo follow_save(Conversation& talk, const ranks::Group& group,
         return info;
     };
     try {
+        std::exception_ptr thrown;  // by a function of the caller's, which gets it back
         try {
+            begin();
             offer = SaveOffer::from(talk.hear(kOfferStage));
             StoreOptions agreed = context.options;
             agreed.shard_bytes = offer->shard_bytes;
@@ -438,8 +476,14 @@ CheckpointInfo follow_save(Conversation& talk, const ranks::Group& group,
         } catch (const Error& error) {
             talk.has_heard() ? void() : talk.tell_failure(error);  // or it is the verdict
         } catch (const std::bad_alloc&) {
-            talk.tell_failure(
-                Error(ErrorCode::kOutOfMemory, ENOMEM, kRankSave, {}, kNoOffset, "memory ran out"));
+            talk.tell_failure(error_of(std::current_exception()));
+        } catch (...) {
+            thrown = std::current_exception();
+            talk.tell_failure(error_of(thrown));
+        }
+        if (thrown != nullptr) {
+            await_verdict(talk);
+            std::rethrow_exception(thrown);
         }
         return returned(talk.verdict());
     } catch (const Silence& silence) {

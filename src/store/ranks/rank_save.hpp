@@ -25,6 +25,8 @@
 #include <penstock/checkpoint.hpp>
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <string>
 
 namespace penstock::store {
@@ -40,9 +42,14 @@ inline constexpr const char* kRankSave = "save checkpoint of all ranks";
                                       std::uint64_t generation, UnfinishedCheckpoint& folder);
 
 /// Follows a save to its verdict. `last`: what this rank knows of the checkpoint to link from; kept
-/// for the next save. Throws the error that all ranks throw.
+/// for the next save. `begin`: called first. Throws the error that all ranks throw, or what a
+/// function of the caller's threw.
 [[nodiscard]] CheckpointInfo follow_save(ranks::Conversation& talk, const ranks::Group& group,
                                          const SaveContext& context, const State& state,
-                                         const SaveOptions& options, LastCheckpoint& last);
+                                         const SaveOptions& options, LastCheckpoint& last,
+                                         const std::function<void()>& begin);
+
+/// The form in which an exception of any type is told to the other ranks.
+[[nodiscard]] Error error_of(const std::exception_ptr& thrown);
 
 }  // namespace penstock::store

@@ -5,7 +5,6 @@
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "store/manifest/manifest_check.hpp"
-#include "store/write/state_check.hpp"
 #include "stream/checksum.hpp"
 
 #include <fmt/format.h>
@@ -14,8 +13,11 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
+#include <variant>
 
 namespace penstock::store {
 
@@ -23,9 +25,17 @@ namespace {
 
 // Below this a tensor costs more as a file of its own than another rank would save.
 constexpr std::uint64_t kSmallBytes = std::uint64_t{1} << 20;
+// In the metadata of a share: it is never the name of something else there.
+constexpr std::string_view kUnwrittenPrefix = "tensor ";
 
 [[noreturn]] void refuse_shares(const std::string& why) {
     base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint", why));
+}
+
+// Whether it is a rank's own part, also where that is all of it: other ranks may have none, or an
+// empty slice.
+bool is_part(const StateTensor& tensor) {
+    return !tensor.global_shape.empty();
 }
 
 std::vector<std::uint32_t> writers(const State& state, std::uint32_t count) {
@@ -33,7 +43,7 @@ std::vector<std::uint32_t> writers(const State& state, std::uint32_t count) {
     std::vector<std::size_t> large;
     for (std::size_t i = 0; i < state.tensors.size(); ++i) {
         const StateTensor& tensor = state.tensors[i];
-        if (!is_slice(tensor) && tensor.data.bytes >= kSmallBytes) {
+        if (!is_part(tensor) && tensor.data.bytes >= kSmallBytes) {
             large.push_back(i);
         }
     }
@@ -85,6 +95,18 @@ void add_shards(Manifest& joined, Manifest& share) {
     }
 }
 
+// The manifest does not have a tensor of which no rank writes a slice, so nothing else misses it.
+void check_written(std::string_view name, const std::unordered_map<std::string, Owner>& known,
+                   const std::string& rank) {
+    const std::string tensor(name.substr(std::min(name.size(), kUnwrittenPrefix.size())));
+    if (!known.contains(tensor)) {
+        refuse_shares(fmt::format(
+            "no rank writes tensor {}, of which {} has a slice; one of the copies of each slice "
+            "has number 0, and a tensor without elements is on rank 0",
+            format::shown(tensor), rank));
+    }
+}
+
 void check_tiled(const Manifest& joined) {
     if (const std::string wrong = check_manifest(joined); !wrong.empty()) {
         refuse_shares(fmt::format("the shares of the ranks do not make one state: {}", wrong));
@@ -112,7 +134,7 @@ std::vector<std::size_t> tensors_of_rank(const State& state, std::uint32_t rank,
     const std::vector<std::uint32_t> writer = writers(state, count);
     std::vector<std::size_t> own;
     for (std::size_t i = 0; i < state.tensors.size(); ++i) {
-        if (is_slice(state.tensors[i]) ? writes_slice(state.tensors[i], rank) : writer[i] == rank) {
+        if (is_part(state.tensors[i]) ? writes_slice(state.tensors[i], rank) : writer[i] == rank) {
             own.push_back(i);
         }
     }
@@ -122,13 +144,27 @@ std::vector<std::size_t> tensors_of_rank(const State& state, std::uint32_t rank,
 std::uint64_t hash_of_whole_tensors(const State& state) {
     std::uint64_t sum = 0;
     for (const StateTensor& tensor : state.tensors) {
-        if (!is_slice(tensor)) {
+        if (!is_part(tensor)) {
             const std::string text =
                 fmt::format("{}\n{}\n{}", tensor.name, tensor.dtype, fmt::join(tensor.shape, ","));
             sum += stream::content_hash(std::as_bytes(std::span(text)));
         }
     }
     return sum;
+}
+
+CheckpointMetadata unwritten_tensors(const State& state, std::span<const std::size_t> own) {
+    std::unordered_set<std::string_view> names;
+    for (const std::size_t i : own) {
+        names.insert(state.tensors[i].name);
+    }
+    CheckpointMetadata out;
+    for (const StateTensor& tensor : state.tensors) {
+        if (is_part(tensor) && names.insert(tensor.name).second) {
+            out.emplace_back(std::string(kUnwrittenPrefix) + tensor.name, std::monostate());
+        }
+    }
+    return out;
 }
 
 Manifest join_shares(std::span<Manifest> shares,
@@ -164,6 +200,11 @@ Manifest join_shares(std::span<Manifest> shares,
                     tensor.dtype, fmt::join(tensor.shape, ", "), name_of(rank)));
             }
             std::move(tensor.slices.begin(), tensor.slices.end(), std::back_inserter(other.slices));
+        }
+    }
+    for (std::uint32_t rank = 0; rank < shares.size(); ++rank) {
+        for (const auto& [name, nothing] : shares[rank].metadata) {
+            check_written(name, known, name_of(rank));
         }
     }
     check_tiled(joined);

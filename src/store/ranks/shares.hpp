@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What each rank writes of a state, and how that becomes one manifest. Pure.
 //
-// Tensors that are slices are written by the rank that has them (of equal ones, by their copy 0).
+// Tensors with a global_shape are written by the rank that has them (of equal ones, by copy 0).
 // Whole tensors are on every rank: small ones are rank 0's, each large one goes to the rank with
 // the fewest bytes so far, the largest first. Every rank finds the same answer without a message,
 // and finds it again at the next save, so what did not change is linked by whom it was written.
@@ -25,9 +25,13 @@ namespace penstock::store {
                                                        std::uint32_t count);
 /// Equal for states whose whole tensors are the same, in any order: names, types and shapes.
 [[nodiscard]] std::uint64_t hash_of_whole_tensors(const State& state);
+/// The metadata of a rank's share: names of tensors of which it has a slice, and writes none. Some
+/// other rank has to. `own`: tensors_of_rank().
+[[nodiscard]] CheckpointMetadata unwritten_tensors(const State& state,
+                                                   std::span<const std::size_t> own);
 /// One manifest of all: shards, tensors with their slices, folders and written bytes; the rest is
 /// that of the first. Throws kInvalidArgument, with tensor and ranks, where slices overlap, leave
-/// a hole, or are not of one tensor. `name_of`: of a rank.
+/// a hole, are not of one tensor, or where no rank writes one. `name_of`: of a rank.
 [[nodiscard]] Manifest join_shares(std::span<Manifest> shares,
                                    const std::function<std::string(std::uint32_t)>& name_of);
 
