@@ -45,7 +45,7 @@ std::uint64_t hash_of(std::string_view text) {
     return stream::content_hash(std::as_bytes(std::span(text)));
 }
 
-[[noreturn]] void refuse_save(const std::string& why) {
+[[noreturn]] void refuse_ranks(const std::string& why) {
     base::raise(base::error(ErrorCode::kInvalidArgument, kRankSave, why));
 }
 
@@ -175,23 +175,23 @@ SaveOffer offer_of(const SaveContext& context, const UnfinishedCheckpoint& folde
 
 void compare(const SaveReady& mine, const SaveReady& theirs, const std::string& name) {
     if (theirs.step != mine.step) {
-        refuse_save(
+        refuse_ranks(
             fmt::format("{} saves step {}, and rank 0 step {}; each rank saves the same step", name,
                         theirs.step, mine.step));
     }
     if (theirs.bytes.size() != mine.bytes.size()) {
-        refuse_save(fmt::format("the store of {} has {} folders, and that of rank 0 has {}", name,
+        refuse_ranks(fmt::format("the store of {} has {} folders, and that of rank 0 has {}", name,
                                 theirs.bytes.size(), mine.bytes.size()));
     }
     if (theirs.whole != mine.whole) {
-        refuse_save(
+        refuse_ranks(
             fmt::format("{} has other whole tensors than rank 0, by name, type or shape; a "
                         "tensor that only some ranks have, or have in parts, needs a "
                         "global_shape",
                         name));
     }
     if (theirs.structure != mine.structure) {
-        refuse_save(
+        refuse_ranks(
             fmt::format("{} has another structure, or other values in it, than rank 0", name));
     }
 }
@@ -297,7 +297,7 @@ std::uint64_t write_root(const SaveContext& context, const Manifest& joined, boo
 UnfinishedNames names_of(const SaveOffer& offer, const std::vector<std::string>& folders,
                          const std::string& name) {
     if (offer.written.size() + 1 != folders.size() || offer.named.size() != offer.written.size()) {
-        refuse_save(fmt::format("the store of {} has {} folders, and that of rank 0 has {}", name,
+        refuse_ranks(fmt::format("the store of {} has {} folders, and that of rank 0 has {}", name,
                                 folders.size(), offer.written.size() + 1));
     }
     UnfinishedNames names;
@@ -442,7 +442,7 @@ CheckpointInfo follow_save(Conversation& talk, const ranks::Group& group,
     std::optional<SaveOffer> offer;
     const auto returned = [&](const std::string& verdict) {
         if (!offer) {  // of an exchange that this rank never began
-            refuse_save("the mailbox has the verdict of another run; each run needs an empty one");
+            refuse_ranks("the mailbox has the verdict of another run; each run needs an empty one");
         }
         CheckpointInfo info = info_from(verdict);
         info.path = join(context.folders.front(), offer->name);
