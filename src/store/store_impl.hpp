@@ -38,7 +38,8 @@ namespace store {
 
 }  // namespace store
 
-struct CheckpointStore::Impl {
+// Hidden: what is inside of an exported class would be exported, too.
+struct __attribute__((visibility("hidden"))) CheckpointStore::Impl {
     using UseCheckpoint = std::function<void(Checkpoint)>;
 
     std::shared_ptr<Engine> engine;

@@ -18,13 +18,13 @@ WITHOUT_MEMORY = {
         "ZipfRows", "backend_named", "bits_of", "cache_policy_named", "closed", "destinations", "done_bytes",
         "drain_first", "edge_id", "edge_ids", "edges_to", "element_type_named", "extent_bytes", "folders", "held",
         "gpu_path_named", "gpu_paths_in", "hops", "is_about_the_file", "kept_bytes", "metadata", "next_user", "note",
-        "relations",
-        "row_policy", "share_of_bound", "shortfall", "source_of", "staged", "structure", "submitted", "text_of",
+        "relations", "row_policy", "share_of_bound", "shortfall", "small_weight_bytes", "source_of",
+        "staged", "structure", "submitted", "text_of",
         "total_bytes", "wait_for", "wait_for_gpus", "wait_staged", "wake",
     },
     "are part of others that have a row": {
-        "add_parts", "check", "default_options", "end_fork", "error_category", "named", "note_whole", "preload",
-        "prepare_fork", "report_to", "ring_view", "settle", "start", "try_start", "verify_header",
+        "add_parts", "check", "default_options", "end_fork", "error_category", "fit_weight_units", "named",
+        "note_whole", "preload", "prepare_fork", "report_to", "ring_view", "settle", "start", "try_start", "verify_header",
         "verify_index", "warm_up",
     },
 }  # fmt: skip
