@@ -24,8 +24,8 @@ WITHOUT_MEMORY = {
     },
     "are part of others that have a row": {
         "add_parts", "check", "default_options", "end_fork", "error_category", "fit_weight_units", "named",
-        "note_whole", "preload", "prepare_fork", "report_to", "ring_view", "settle", "start", "try_start", "verify_header",
-        "verify_index", "warm_up",
+        "note_whole", "preload", "prepare_fork", "report_to", "ring_view", "settle", "start", "try_start",
+        "verify_header", "verify_index", "warm_up",
     },
 }  # fmt: skip
 

@@ -181,7 +181,7 @@ void compare(const SaveReady& mine, const SaveReady& theirs, const std::string& 
     }
     if (theirs.bytes.size() != mine.bytes.size()) {
         refuse_ranks(fmt::format("the store of {} has {} folders, and that of rank 0 has {}", name,
-                                theirs.bytes.size(), mine.bytes.size()));
+                                 theirs.bytes.size(), mine.bytes.size()));
     }
     if (theirs.whole != mine.whole) {
         refuse_ranks(
@@ -298,7 +298,7 @@ UnfinishedNames names_of(const SaveOffer& offer, const std::vector<std::string>&
                          const std::string& name) {
     if (offer.written.size() + 1 != folders.size() || offer.named.size() != offer.written.size()) {
         refuse_ranks(fmt::format("the store of {} has {} folders, and that of rank 0 has {}", name,
-                                folders.size(), offer.written.size() + 1));
+                                 folders.size(), offer.written.size() + 1));
     }
     UnfinishedNames names;
     names.path = join(folders.front(), offer.unfinished);
