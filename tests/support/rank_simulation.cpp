@@ -81,8 +81,12 @@ void RankSimulation::at_operation() {
     }
     std::unique_lock lock(mutex_);
     take_turn(lock, *this_rank);
-    if (cut_at_ && operations_ == *cut_at_ && !seats_[*this_rank].killed) {
-        cut_ = CrashRig::killed(rig_.disks());
+    const bool cuts = cut_at_ && operations_ == *cut_at_ && !seats_[*this_rank].killed;
+    if (cuts) {  // without the lock, which a disk takes under its own; nobody else has the turn
+        lock.unlock();
+        Disks disks = CrashRig::killed(rig_.disks());
+        lock.lock();
+        cut_ = std::move(disks);
         at_cut_ = results_;
     }
     ++operations_;
