@@ -169,7 +169,7 @@ Conversation::Conversation(Turn& turn, Waiting waiting)
     }
     try {
         leave_record();
-    } catch (const std::exception&) {  // the first wait finds out, where it can be told
+    } catch (const std::exception&) {  // the first wait finds out, and can report it
         return;
     }
 }

@@ -49,7 +49,6 @@ struct Waiting {
 
 /// Keeps what ranks know from one exchange to the next. One exchange at a time; turns come on any
 /// thread.
-/// thread.
 class Group {
 public:
     /// Several ranks. `name`: of what they do together; the first part of each key. `stages`: all
