@@ -14,8 +14,9 @@ The base of a change is the first of these that is known and is an ancestor of H
 3. the commit of the last whole run that passed, which docs/status.md names. It is in the repository, so a clone of the
    main branch has it. What was committed after that run counts as changed.
 
-No base, or more than half of the programs touched: all programs. Otherwise those that include what changed, and a part
-of the others, by turns: the hash of the commit picks one part of ROTATION.
+No base: all programs. Otherwise those that include what changed, and a part of the others, by turns: the hash of the
+commit picks one part of ROTATION. If more than half include what changed (a public header, a CMake file), it is those
+whose own rooms or tests changed, and half of the others by turns.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from check_layers import ROOMS, includes  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 ROTATION = 4
+ROTATION_OF_MANY = 2  # where more than half include what changed
 LAST_RUN = re.compile(r"commit `([0-9a-f]{40})`")
 SOURCES = (".cpp", ".hpp", ".h", ".cu", ".cuh")
 # Files of the whole build: a change in one touches all.
@@ -204,6 +206,16 @@ def of_a_file_that_nobody_includes(path, every):
     return set()
 
 
+def own_of(changed, root=ROOT):
+    """The programs whose tests, or rooms, have one of these files."""
+    return {
+        program
+        for program, (name, rooms) in programs(root).items()
+        for folder in (f"tests/{name}/", *(f"src/{room}/" for room in rooms))
+        if any(path.startswith(folder) for path in changed)
+    }
+
+
 def choose(among=None, root=ROOT):
     """The Choice for HEAD, among these programs (default: all)."""
     among = sorted(set(among or programs(root)) & set(programs(root)))
@@ -213,17 +225,19 @@ def choose(among=None, root=ROOT):
         return Choice(None, f"no base is known ({told})", tuple(among), (), ())
     touched = touched_by(changed, root)
     since = f"{base[:12]}, {told}"
+    why, rotation = f"these include what changed since {since}", ROTATION
     # Half of all programs, whatever this sanitizer takes of them: the answer is one for the whole run.
     if len(touched) > len(programs(root)) / 2:
-        return Choice(base, f"more than half include what changed since {since}", tuple(among), (), ())
+        touched, rotation = own_of(changed, root), ROTATION_OF_MANY
+        why = f"more than half include what changed since {since}; it is in the rooms or tests of these"
     others = [program for program in among if program not in touched]
-    turn = int(git("rev-parse", "HEAD", root=root)[:8], 16) % ROTATION
+    turn = int(git("rev-parse", "HEAD", root=root)[:8], 16) % rotation
     return Choice(
         base,
-        f"these include what changed since {since}",
+        why,
         tuple(program for program in among if program in touched),
-        tuple(others[turn::ROTATION]),
-        tuple(program for i, program in enumerate(others) if i % ROTATION != turn),
+        tuple(others[turn::rotation]),
+        tuple(program for i, program in enumerate(others) if i % rotation != turn),
     )
 
 

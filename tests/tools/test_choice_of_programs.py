@@ -144,14 +144,21 @@ def test_the_base_is_the_last_run_that_passed(repository):
     assert test_choice.choose(root=repository).touched == ("engine_test", "engine_uring_test", "store_test")
 
 
-def test_more_than_half_are_all(repository):
+def test_of_more_than_half_those_whose_own_files_changed_are_taken_and_half_of_the_others(repository):
     last_run(repository, git(repository, "rev-parse", "HEAD"))
-    for name in ("include/penstock/plan.hpp", "src/simulation/disk.hpp"):
+    for name in ("include/penstock/plan.hpp", "src/simulation/disk.hpp", "tests/probe/probe_test.cpp"):
         (repository / name).write_text("// changed\n")
-    choice = test_choice.choose(root=repository)
-    assert not choice.left_out and "more than half" in str(choice)
-    # Also of a sanitizer that takes few of them.
-    assert test_choice.choose(["base_test", "plan_test"], repository).programs == ["base_test", "plan_test"]
+    seen = set()
+    for _ in range(12):
+        commit(repository)
+        choice = test_choice.choose(root=repository)
+        assert choice.touched == ("engine_test", "probe_test", "store_test") and "more than half" in str(choice)
+        assert len(choice.turn) == len(choice.left_out) == 2
+        seen |= {*choice.turn}
+        # Also of a sanitizer that takes few of them.
+        few = test_choice.choose(["base_test", "plan_test", "probe_test"], repository)
+        assert few.touched == ("probe_test",) and len(few.turn) == 1
+    assert len(seen) == 4
 
 
 def test_a_branch_is_compared_with_the_main_one(repository):
