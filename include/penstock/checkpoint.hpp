@@ -184,6 +184,8 @@ struct SaveOptions {
     Changing changing = Changing::kFails;
     /// Empty: nobody looks whether the memory is still there.
     MemoryLook look = {};
+    /// Told about every ten seconds for which rank this one waits.
+    std::function<void(const std::string&)> waiting = {};
 };
 
 /// The reason why a save_async() has not returned yet.
@@ -368,6 +370,10 @@ public:
     /// then are lost: call wait() or close() before.
     PendingSave save_async(State state, const SaveOptions& options = {},
                            const AsyncOptions& async = {});
+    /// For who finds out before save() that there is nothing to save, where other ranks call it:
+    /// counts as this rank's call, and ends that save on all ranks with this reason. Without other
+    /// ranks it does nothing.
+    void refuse_save(const Error& why);
     /// Waits until no save of save_async() is in flight; false when the time is over. Then throws
     /// the first failure that was not reported yet.
     bool wait(std::chrono::nanoseconds timeout = PendingSave::kNoTimeout);

@@ -59,8 +59,10 @@ from penstock._state.npy import read_npy
 from penstock._state.pickled import Pickled
 from penstock._state.save import save
 from penstock._state.save_async import save_async
+from penstock._state.slices import FlatSlice, Slice
 from penstock._state.update import update
 from penstock._store.checkpoint import Checkpoint, CheckpointProblem, CheckpointTensor
+from penstock._store.ranks import Ranks
 from penstock._store.sigterm import SaveOnSigterm
 from penstock._store.step_overlap import StepOverlap
 from penstock._store.store import CheckpointStore
@@ -93,6 +95,7 @@ __all__ = [
     "File",
     "FileInfo",
     "FileWriter",
+    "FlatSlice",
     "Future",
     "Gpu",
     "GpuDescription",
@@ -101,8 +104,10 @@ __all__ = [
     "LatencyStats",
     "PendingSave",
     "Pickled",
+    "Ranks",
     "RowTable",
     "SaveOnSigterm",
+    "Slice",
     "StepOverlap",
     "TensorInfo",
     "TensorRows",

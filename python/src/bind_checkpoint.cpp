@@ -15,6 +15,7 @@
 #include "metadata.hpp"
 #include "names.hpp"
 #include "progress.hpp"
+#include "ranks.hpp"
 #include "request.hpp"
 #include "saved_tensors.hpp"
 #include "saver.hpp"
@@ -22,6 +23,7 @@
 #include "state.hpp"
 #include "state/structure/structure.hpp"
 #include "store_object.hpp"
+#include "store_saving.hpp"
 #include "streams.hpp"
 #include "tensor_stream.hpp"
 
@@ -40,42 +42,6 @@ namespace penstock::python {
 
 namespace {
 
-// ---- saving
-
-// A state to be saved: the memory of its tensors is that of storages, or in `tree`.
-struct Job {
-    format::ValueTree tree;
-    penstock::State state;
-};
-
-struct MadeJob {
-    std::shared_ptr<Job> job;
-    std::vector<StorageMemory> storages;  ///< with the GIL
-    std::vector<StreamHandle> streams;    ///< see streams_of()
-    std::vector<std::size_t> of;          ///< the storage of each tensor, or kNoStorage
-    MemoryLook look;                      ///< as long as the storages are kept
-};
-
-MadeJob job_of(nb::handle object, nb::handle other, bool together, Changing changing) {
-    MadeJob made;
-    made.job = std::make_shared<Job>();
-    State state = state_of(object, other, together);
-    made.storages = std::move(state.storages);
-    made.job->tree = std::move(state.tree);
-    std::vector<std::span<const std::byte>> spans;
-    for (const StorageMemory& storage : made.storages) {
-        spans.emplace_back(storage.data, storage.bytes);
-    }
-    made.streams = streams_of(made.storages);
-    {
-        const nb::gil_scoped_release nogil;
-        made.job->state = state::state_of(made.job->tree, spans);
-        made.of = place_tensors(made.job->state, made.job->tree, made.storages);
-    }
-    made.look = look_of(made.storages, changing, made.of);
-    return made;
-}
-
 std::vector<std::string> paths_of(nb::handle folders) {
     std::vector<std::string> out;
     for (const nb::handle folder : nb::iter(folders)) {
@@ -83,62 +49,6 @@ std::vector<std::string> paths_of(nb::handle folders) {
     }
     return out;
 }
-
-std::string step_name(std::uint64_t step) {
-    return fmt::format("step {}", step);
-}
-
-CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t step, bool pinned,
-                             nb::handle metadata, nb::handle other, nb::handle progress,
-                             nb::handle changing) {
-    const std::shared_ptr<CheckpointStore> store = self.writable();
-    self.saver.raise_failure(step_name(step));
-    SaveOptions options{.step = step,
-                        .pinned = pinned,
-                        .metadata = metadata_of(metadata),
-                        .changing = changing_of(changing)};
-    const MadeJob made = job_of(object, other, false, options.changing);
-    options.streams = made.streams;
-    options.look = made.look;
-    // Those in flight are earlier, and come first.
-    self.saver.wait_idle(-1);
-    CheckpointInfo info;
-    run_with_progress(progress, [&](const Progress& on_progress) {
-        options.progress = [&](std::uint64_t done, std::uint64_t total) {
-            const Inside inside(self.saving);
-            return on_progress(done, total);
-        };
-        info = store->save(made.job->state, options);
-    });
-    return info;
-}
-
-nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64_t step,
-                               bool pinned, nb::handle metadata, nb::handle other, nb::handle copy,
-                               nb::object progress, nb::handle changing) {
-    const std::shared_ptr<CheckpointStore> store = self.writable();
-    self.saver.raise_failure(step_name(step));
-    SaveOptions options{.step = step,
-                        .pinned = pinned,
-                        .metadata = metadata_of(metadata),
-                        .changing = changing_of(changing)};
-    MadeJob made = job_of(object, other, true, options.changing);
-    options.streams = made.streams;
-    options.look = made.look;
-    AsyncCall call(copy, made.storages, progress, made.job);
-    penstock::State& state = made.job->state;
-    for (std::size_t i = 0; call.copies() && i < state.tensors.size(); ++i) {
-        // What lies in the tree is copied too: else the save would keep the objects that the tree
-        // was made of.
-        state.tensors[i].is_copy = state.tensors[i].is_copy && made.of[i] != kNoStorage;
-    }
-    PendingSave pending = call.run([&](const AsyncOptions& async) {
-        return store->save_async(std::move(state), options, async);
-    });
-    return nb::cast(PendingSaveObject(std::move(pending), std::move(progress), true));
-}
-
-// ---- reading
 
 class CheckpointSource final : public SourceObject {
 public:
@@ -418,7 +328,7 @@ void bind_store(nb::module_& m) {
                std::uint64_t keep_every_steps, std::uint32_t keep_best, nb::handle metric,
                bool greater_is_better, std::uint64_t shard_bytes, bool checksums, bool incremental,
                bool read_back, std::uint64_t host_memory, std::uint32_t lock_wait_ms,
-               nb::handle cache) {
+               nb::handle cache, nb::handle ranks, std::uint32_t rank_wait_ms) {
                 StoreOptions options;
                 options.keep = keep;
                 options.keep_every = keep_every;
@@ -432,13 +342,17 @@ void bind_store(nb::module_& m) {
                 options.lock_wait_ms = lock_wait_ms;
                 options.cache = cache_policy_of(cache);
                 options.host_memory_bytes = host_memory;
+                options.ranks = ranks_of(ranks);
+                options.rank_wait_ms = rank_wait_ms;
                 new (self) StoreObject(paths_of(folders), options);
             },
             nb::arg("folders"), nb::arg("keep"), nb::arg("keep_every"), nb::arg("keep_every_steps"),
             nb::arg("keep_best"), nb::arg("metric"), nb::arg("greater_is_better"),
             nb::arg("shard_bytes"), nb::arg("checksums"), nb::arg("incremental"),
             nb::arg("read_back"), nb::arg("host_memory"), nb::arg("lock_wait_ms"),
-            nb::arg("cache").none())
+            nb::arg("cache").none(), nb::arg("ranks").none() = nb::none(),
+            nb::arg("rank_wait_ms") = StoreOptions().rank_wait_ms)
+        .def("refuse_save", [](StoreObject& self, nb::handle why) { self.refuse_save(text(why)); })
         .def("save", save_to_store, nb::arg("state").none(), nb::arg("step"), nb::arg("pinned"),
              nb::arg("metadata"), nb::arg("default").none(), nb::arg("progress").none(),
              nb::arg("changing") = "raise")
@@ -544,6 +458,7 @@ void bind_store(nb::module_& m) {
 
 void bind_checkpoint(nb::module_& parent) {
     nb::module_ m = parent.def_submodule("_checkpoint", "Stores of checkpoints; private.");
+    bind_ranks(m);
     bind_checkpoint_info(parent);
     bind_store(m);
     m.def(

@@ -468,7 +468,7 @@ void bind_sources(nb::module_& m) {
         .def("has_boxes", has_boxes, nb::arg("item"), nb::arg("view"),
              "Whether boxes of the view can be read.")
         .def("plan_fill", plan_fill, nb::arg("items"), nb::arg("views"), nb::arg("tensors"),
-             nb::arg("names"), nb::arg("rest"))
+             nb::arg("names"), nb::arg("rest"), nb::arg("boxes") = nb::list())
         .def("read", read_wanted, nb::arg("wanted"), nb::arg("plan").none() = nb::none(),
              nb::arg("progress").none() = nb::none());
     nb::class_<FileSource, SourceObject>(m, "FileSource")

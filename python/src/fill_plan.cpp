@@ -4,6 +4,7 @@
 //   without gaps  the elements lie in memory as in the item: its bytes are read directly
 //   strided       the item is stored as the view: it is read directly, element by element
 //   copied        all others: the item is read whole into new memory, and the elements are copied
+#include "arguments.hpp"
 #include "fill_targets.hpp"
 #include "format/torch_types.hpp"
 #include "names.hpp"
@@ -247,8 +248,34 @@ std::pair<std::uint64_t, std::uint64_t> stretch_of(nb::handle view) {
     return {begin, is_dense(view) ? number(get(view, nbytes)) : layout_at(view, 0).end()};
 }
 
+namespace {
+
+void add_box(const SourceObject& source, nb::handle box, std::vector<ItemRead>& reads) {
+    static const Name numel("numel");
+    static const Name stride("stride");
+    const auto item = nb::cast<std::size_t>(nb::object(box[0]));
+    const nb::object tensor = box[2];
+    if (tensor.is_none() || number(call(tensor, numel)) == 0) {
+        return;
+    }
+    const std::uint64_t address = address_of(tensor);
+    const state::ElementLayout layout = layout_at(tensor, address);
+    ItemRead read{{item, 0, source.place(item).bytes},
+                  memory_of(tensor, address, layout.end() - layout.begin, box[5]),
+                  {counts_of(box[3], "begin", "elements"), counts_of(box[4], "end", "elements")}};
+    if (!is_dense(tensor)) {
+        for (const nb::handle step : nb::iter(call(tensor, stride))) {
+            read.strides_bytes.push_back(nb::cast<std::uint64_t>(step) * layout.element_bytes);
+        }
+    }
+    reads.push_back(std::move(read));
+}
+
+}  // namespace
+
 nb::tuple plan_fill(SourceObject& source, const nb::list& items, const nb::list& views,
-                    const nb::list& tensors, const nb::list& names, bool rest) {
+                    const nb::list& tensors, const nb::list& names, bool rest,
+                    const nb::list& boxes) {
     std::vector<std::size_t> numbers;
     std::vector<FillTarget> targets;
     std::vector<Kin> kin;
@@ -256,7 +283,20 @@ nb::tuple plan_fill(SourceObject& source, const nb::list& items, const nb::list&
         numbers.push_back(nb::cast<std::size_t>(items[i]));
         kin.push_back(targets.emplace_back(views[i], tensors[i], names[i]).kin(numbers[i]));
     }
-    refuse_unfit(names, tensors, kin);
+    nb::list all_names;
+    nb::list all;
+    all_names.extend(names);
+    all.extend(tensors);
+    std::map<std::size_t, std::set<PyObject*>> boxed;  // views of each item
+    for (const nb::handle box : boxes) {
+        boxed[nb::cast<std::size_t>(nb::object(box[0]))].insert(nb::object(box[1]).ptr());
+        if (!nb::object(box[2]).is_none()) {
+            all.append(box[2]);
+            all_names.append(box[5]);
+            kin.emplace_back();
+        }
+    }
+    refuse_unfit(all_names, all, kin);
     std::map<std::size_t, ItemFill> fills;
     for (std::size_t i = 0; i < numbers.size(); ++i) {
         fills.try_emplace(numbers[i], source, numbers[i]).first->second.add(targets[i]);
@@ -267,13 +307,19 @@ nb::tuple plan_fill(SourceObject& source, const nb::list& items, const nb::list&
         ++counts[tensor.storage];
     }
     FillPlan plan;
-    plan.tensors = tensors;
+    plan.tensors = all;
+    for (const nb::handle box : boxes) {
+        add_box(source, box, plan.reads);
+    }
     std::set<std::size_t> copied;
     nb::list whole;
     nb::dict shared;
     for (std::size_t item = 0; item < counts.size(); ++item) {
         const auto fill = fills.find(item);
-        const bool others = rest && (fill == fills.end() || fill->second.views() != counts[item]);
+        const auto cut = boxed.find(item);
+        const std::size_t views_filled = (fill == fills.end() ? 0 : fill->second.views()) +
+                                         (cut == boxed.end() ? 0 : cut->second.size());
+        const bool others = rest && views_filled != counts[item];
         std::uint64_t address = 0;
         if (fill != fills.end() && !fill->second.plan(others, plan.reads, address)) {
             copied.insert(item);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "names.hpp"
 
+#include <algorithm>
+
 namespace penstock::python {
 
 namespace {
@@ -50,6 +52,19 @@ std::string raw(nb::handle bytes_object) {
         throw nb::python_error();
     }
     return {data, static_cast<std::size_t>(count)};
+}
+
+std::vector<std::uint64_t> numbers_of(nb::handle tuple) {
+    const Py_ssize_t count = PyTuple_Size(tuple.ptr());
+    std::vector<std::uint64_t> out;
+    out.reserve(static_cast<std::size_t>(std::max<Py_ssize_t>(count, 0)));
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        out.push_back(PyLong_AsUnsignedLongLong(PyTuple_GetItem(tuple.ptr(), i)));
+    }
+    if (PyErr_Occurred() != nullptr) {
+        throw nb::python_error();
+    }
+    return out;
 }
 
 std::string text(nb::handle object) {

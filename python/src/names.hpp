@@ -5,7 +5,9 @@
 
 #include "nanobind.hpp"
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace penstock::python {
 
@@ -48,6 +50,8 @@ private:
 [[nodiscard]] nb::object imported(const char* module);
 /// The bytes of a bytes object.
 [[nodiscard]] std::string raw(nb::handle bytes_object);
+/// The numbers of a tuple, none of them negative.
+[[nodiscard]] std::vector<std::uint64_t> numbers_of(nb::handle tuple);
 /// str(object), as UTF-8.
 [[nodiscard]] std::string text(nb::handle object);
 /// A path, or a text with paths in it, as Python's str; bytes that are not UTF-8 come through.

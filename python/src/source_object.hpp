@@ -106,10 +106,11 @@ struct FillPlan {
 /// other byte changes. ValueError naming one of names[i] that cannot be filled. `rest`: all of the
 /// state is wanted, also what is in none of the tensors. (FillPlan, the numbers of those that are
 /// to be copied from their item, the items to read whole, and {item: address} of memory that the
-/// rest of the state has to share.)
+/// rest of the state has to share.) `boxes`: tensors that get a box of what is stored as an item:
+/// (item, view, tensor, begin, end, name) each. A tensor that is None has its box already.
 [[nodiscard]] nb::tuple plan_fill(SourceObject& source, const nb::list& items,
                                   const nb::list& views, const nb::list& tensors,
-                                  const nb::list& names, bool rest);
+                                  const nb::list& names, bool rest, const nb::list& boxes);
 
 void bind_sources(nb::module_& format);
 

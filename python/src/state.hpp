@@ -5,6 +5,7 @@
 
 #include "format/value.hpp"
 #include "nanobind.hpp"
+#include "slices.hpp"
 #include "storage_memory.hpp"
 
 #include <cstddef>
@@ -17,12 +18,15 @@ namespace penstock::python {
 struct State {
     format::ValueTree tree;
     std::vector<StorageMemory> storages;
+    std::vector<SlicedTensor> sliced;
 };
 
 /// Tensors stay where they are, those of CUDA too; storages of other devices are copied to the
 /// host, one after another, or (`together`) all at once into memory that the device writes itself.
 /// `other`: a function, which gives what is saved for an object that a state cannot hold; or None.
-[[nodiscard]] State state_of(nb::handle object, nb::handle other, bool together = false);
+/// `parts`: tensors of which this process has a part are taken, and not refused.
+[[nodiscard]] State state_of(nb::handle object, nb::handle other, bool together = false,
+                             bool parts = false);
 
 /// `storages`: a torch.UntypedStorage for each of the tree's. `pickle`: unpickles the
 /// pickles that the tree holds, which can run any code. `path`: of the file, for errors.

@@ -10,6 +10,7 @@
 #include "replaced.hpp"
 #include "state.hpp"
 #include "torch_objects.hpp"
+#include "torch_storages.hpp"
 #include "unread.hpp"
 #include "without_collection.hpp"
 
@@ -42,7 +43,8 @@ std::string utf8(nb::handle string) {
 
 class Builder {
 public:
-    Builder(nb::handle other, bool together) : together_(together), other_(other) {
+    Builder(nb::handle other, bool together, bool parts)
+        : storages_(state_.tree, state_.storages, together), other_(other) {
         if (nb::object torch = imported("torch"); !torch.is_none()) {
             tensor_ = torch.attr("Tensor");
             parameter_ = torch.attr("nn").attr("Parameter");
@@ -69,12 +71,17 @@ public:
         default_ = collections.attr("defaultdict");
         counter_ = collections.attr("Counter");
         pickled_ = nb::module_::import_("penstock._state.pickled").attr("Pickled");
+        if (parts) {
+            const nb::module_ slices = nb::module_::import_("penstock._state.slices");
+            is_part_ = slices.attr("is_part");
+            parts_ = slices.attr("saved_parts");
+        }
     }
 
     State run(nb::handle object) {
         const WithoutCollection walking;  // each tensor gets an object for its storage
         state_.tree.root = value(object, 0);
-        fetch_copies(fetched_, state_.storages);
+        storages_.fetch();
         return std::move(state_);
     }
 
@@ -106,6 +113,17 @@ private:
         v.kind = kind;
         v.text = std::move(text);
         return state_.tree.add(std::move(v));
+    }
+
+    // An error names the tensor.
+    template <typename Place>
+    auto placed(const Place& at) const {
+        try {
+            return at();
+        } catch (const Error& error) {
+            throw Error(error.reason(), error.system_errno(), "save", "", kNoOffset,
+                        "save: " + place() + ": " + error.what());
+        }
     }
 
     ValueId value(nb::handle o, int depth) {
@@ -216,6 +234,9 @@ private:
         if (is_unread(o)) {
             throw Error(ErrorCode::kUnsupported, 0, "save", {}, kNoOffset,
                         "save: " + place() + ": " + use_of_unread(o));
+        }
+        if (parts_.is_valid() && truth(nb::object(is_part_(o)))) {
+            return part(o, depth);
         }
         if (other_.is_none() && is_kind_of(o, tensor_)) {
             static_cast<void>(o.attr("data_ptr")());  // a weight that is not in memory says so
@@ -399,19 +420,6 @@ private:
         return known->second;
     }
 
-    static std::vector<std::uint64_t> numbers(nb::handle tuple) {
-        const Py_ssize_t count = PyTuple_Size(tuple.ptr());
-        std::vector<std::uint64_t> out;
-        out.reserve(static_cast<std::size_t>(std::max<Py_ssize_t>(count, 0)));
-        for (Py_ssize_t i = 0; i < count; ++i) {
-            out.push_back(PyLong_AsUnsignedLongLong(PyTuple_GetItem(tuple.ptr(), i)));
-        }
-        if (PyErr_Occurred() != nullptr) {
-            throw nb::python_error();
-        }
-        return out;
-    }
-
     // Empty for a tensor that a state can hold.
     std::string wrong_with_tensor(nb::handle o) {
         static const Name kLayout("layout");
@@ -480,69 +488,53 @@ private:
         static const Name kNegated("is_neg");
         format::TensorValue t;
         t.type = type_of(o)->type;
-        t.storage = storage(o);
+        t.storage = placed([&] { return storages_.of(o); });
         state_.storages[t.storage].holds(o);
-        t.shape = numbers(get(o, kShape));
-        t.strides = numbers(call(o, kStride));
+        t.shape = numbers_of(get(o, kShape));
+        t.strides = numbers_of(call(o, kStride));
         t.offset = nb::cast<std::uint64_t>(call(o, kOffset));
         t.requires_grad = truth(get(o, kRequiresGrad));
         t.parameter = is(o, parameter_);
         t.conjugated = truth(call(o, kConjugated));
         t.negated = truth(call(o, kNegated));
+        return add_tensor(std::move(t));
+    }
+
+    // Of what slices.py knows.
+    ValueId part(nb::handle o, int depth) {
+        nb::object made;
+        try {
+            made = parts_(o, state_.sliced.size());
+        } catch (const nb::python_error& error) {
+            if (!error.matches(PyExc_ValueError)) {
+                throw;
+            }
+            raise_value("save: " + place() + ": " + text(error.value()));
+        }
+        if (!nb::isinstance<nb::tuple>(made)) {
+            return value(made, depth + 1);
+        }
+        HeldPart own = held_part(made);
+        const format::TorchType* const type = type_of(own.local);
+        if (const std::string wrong = wrong_with_tensor(own.local); !type || !wrong.empty()) {
+            refuse(!wrong.empty() ? wrong : "save torch." + dtype_name(own.local) + " whole");
+        }
+        own.whole.type = type->type;
+        const auto [number, fresh] = placed([&] {
+            return storages_.of_part(own.local, own.elements * type->torch_bytes(), own.is_made);
+        });
+        own.whole.storage = own.sliced.storage = number;
+        if (fresh) {
+            state_.sliced.push_back(std::move(own.sliced));
+        }
+        return add_tensor(std::move(own.whole));
+    }
+
+    ValueId add_tensor(format::TensorValue t) {
         const ValueId id = add(ValueKind::kTensor);
         state_.tree.values[id].integer = static_cast<std::int64_t>(state_.tree.tensors.size());
         state_.tree.tensors.push_back(std::move(t));
         return id;
-    }
-
-    std::uint32_t storage(nb::handle tensor) {
-        static const Name kStorage("untyped_storage");
-        static const Name kCdata("_cdata");
-        static const Name kBytes("nbytes");
-        static const Name kPointer("data_ptr");
-        static const Name kDevice("device");
-        static const Name kIsCpu("is_cpu");
-        static const Name kIsCuda("is_cuda");
-        static const Name kCpu("cpu");
-        nb::object own = call(tensor, kStorage);
-        const auto [known, fresh] =
-            storages_.try_emplace(nb::cast<std::uint64_t>(get(own, kCdata)),
-                                  static_cast<std::uint32_t>(state_.storages.size()));
-        if (!fresh) {
-            return known->second;
-        }
-        format::StorageValue value;
-        // A device's text takes longer than all the rest.
-        value.location = truth(get(tensor, kIsCpu)) ? "cpu" : text(get(own, kDevice));
-        keep_.push_back(own);  // its address stays its own
-        StorageMemory memory;
-        memory.bytes = nb::cast<std::size_t>(call(own, kBytes));
-        const bool on_gpu = value.location != "cpu" && truth(get(tensor, kIsCuda)) &&
-                            placed(memory, nb::cast<std::uintptr_t>(call(own, kPointer)));
-        memory.copied = value.location != "cpu" && !on_gpu;
-        if (memory.copied && together_) {
-            fetched_.append(nb::make_tuple(known->second, own));
-        } else if (memory.copied) {
-            own = call(own, kCpu);
-        }
-        memory.data = reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(call(own, kPointer)));
-        memory.keep = own;
-        memory.belongs_to(own);
-        value.bytes = memory.bytes;
-        value.key = std::to_string(known->second);
-        state_.tree.storages.push_back(std::move(value));
-        state_.storages.push_back(std::move(memory));
-        return known->second;
-    }
-
-    // An error names the tensor.
-    bool placed(StorageMemory& memory, std::uintptr_t address) const {
-        try {
-            return place_on_gpu(memory, address);
-        } catch (const Error& error) {
-            throw Error(error.reason(), error.system_errno(), "save", "", kNoOffset,
-                        "save: " + place() + ": " + error.what());
-        }
     }
 
     ValueId numpy(nb::handle o) {
@@ -556,7 +548,7 @@ private:
                              !nb::cast<bool>(o.attr("flags")["C_CONTIGUOUS"]);
         const ValueId id = add(ValueKind::kNumpyArray, type);
         std::vector<ValueId> shape;
-        for (const std::uint64_t extent : numbers(o.attr("shape"))) {
+        for (const std::uint64_t extent : numbers_of(o.attr("shape"))) {
             const ValueId item = add(ValueKind::kInt);
             state_.tree.values[item].integer = static_cast<std::int64_t>(extent);
             shape.push_back(item);
@@ -569,28 +561,27 @@ private:
     }
 
     State state_;
-    const bool together_;
+    TorchStorages storages_;
     bool in_jagged_ = false;  // at a part of one
     const nb::handle other_;
-    nb::list fetched_;  // (number of the storage, the device's storage) each
     nb::object tensor_, parameter_, size_, dtype_, device_, strided_, layout_, scheme_, class_,
         storage_, jagged_;
-    nb::object array_, scalar_, contiguous_, ordered_, default_, counter_, pickled_;
+    nb::object array_, scalar_, contiguous_, ordered_, default_, counter_, pickled_, is_part_,
+        parts_;
     std::vector<nb::handle> path_;
     Replaced replaced_;
     // Their nodes, one or two a tensor, go all at once.
     std::pmr::monotonic_buffer_resource nodes_;
     std::pmr::unordered_map<PyObject*, ValueId> seen_{&nodes_};
-    std::pmr::unordered_map<std::uint64_t, std::uint32_t> storages_{&nodes_};
     std::unordered_map<PyObject*, const format::TorchType*> types_;
     std::vector<nb::object> keep_;
 };
 
 }  // namespace
 
-State state_of(nb::handle object, nb::handle other, bool together) {
+State state_of(nb::handle object, nb::handle other, bool together, bool parts) {
     State made =
-        is_collected(object) ? take_collected(object) : Builder(other, together).run(object);
+        is_collected(object) ? take_collected(object) : Builder(other, together, parts).run(object);
     if (const std::string pickled = format::pickled_line(made.tree); !pickled.empty()) {
         nb::module_::import_("penstock._base.log").attr("pickled")(pickled);
     }

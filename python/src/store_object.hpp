@@ -36,7 +36,8 @@ struct Inside {
 
 struct StoreObject {
     StoreObject(std::vector<std::string> folders, const StoreOptions& options)
-        : engine(opened(default_engine())),
+        : ranks(options.ranks.count()),
+          engine(opened(default_engine())),
           store(made(engine, std::move(folders), options)),
           saver(store::saver_of(*store)) {}
     StoreObject(const StoreObject&) = delete;
@@ -121,6 +122,18 @@ struct StoreObject {
                 }};
     }
 
+    [[nodiscard]] bool is_alone() const { return ranks == 1; }
+    /// Ends the save that the other ranks call.
+    void refuse_save(const std::string& why) {
+        if (is_alone() || !store) {
+            return;
+        }
+        const nb::gil_scoped_release nogil;  // a mailbox may need it
+        store->refuse_save(
+            Error(ErrorCode::kInvalidArgument, 0, "save checkpoint", "", kNoOffset, why));
+    }
+
+    std::uint32_t ranks;
     std::shared_ptr<Engine> engine;
     std::shared_ptr<CheckpointStore> store;  ///< nullptr: closed
     Saver saver;

@@ -212,6 +212,10 @@ Silence Conversation::gone(std::string_view why) const {
 }
 
 void Conversation::leave_record() {
+    leave(kRecord, record());
+}
+
+std::string Conversation::record() {
     MessageWriter out;
     out.text(group_.ranks_.host()).number(++steps_).number(has_failed_ ? kFailed : kMoves);
     if (has_failed_) {
@@ -219,7 +223,7 @@ void Conversation::leave_record() {
                                   : Error(ErrorCode::kOutOfMemory, ENOMEM, operation_, {},
                                           kNoOffset, "memory ran out"));
     }
-    leave(kRecord, out.take());
+    return out.take();
 }
 
 std::optional<Conversation::Record> Conversation::record_of(std::uint32_t rank) {
@@ -317,11 +321,24 @@ void Conversation::wait_once(std::vector<std::uint32_t>& missing, std::string_vi
     leave_record();
 }
 
-void Conversation::report_wait(const std::string& whom, nanoseconds waited) {
+void Conversation::waited_for(std::uint32_t rank, nanoseconds waited) {
     const nanoseconds before = std::exchange(reported_, reported_ + waited);
     if (waiting_.report && before / kReportEvery != reported_ / kReportEvery) {
-        waiting_.report(fmt::format("{}: waits for {}", operation_, whom));
+        waiting_.report(fmt::format("{}: waits for {}", operation_, group_.name_of(rank)));
     }
+    since_stopped_ += is_stopped_ ? waited : nanoseconds::zero();
+    if (waiting_.look && !is_stopped_ && !has_failed_) {
+        try {
+            waiting_.look();
+        } catch (...) {
+            is_stopped_ = true;
+            throw;
+        }
+    }
+}
+
+bool Conversation::has_given_up() const {
+    return since_stopped_ >= waiting_.patience;
 }
 
 void Conversation::announce(const std::string& stage, std::string_view message) {
@@ -347,7 +364,7 @@ std::vector<std::string> Conversation::gather(const std::string& stage) {
             }
         }
         if (!missing.empty()) {
-            report_wait(group_.name_of(missing.back()), slice_);
+            waited_for(missing.back(), slice_);
         }
     }
     return messages;
@@ -360,6 +377,8 @@ void Conversation::agree(std::string_view message) {
 
 void Conversation::fail(const Error& error) noexcept {
     PENSTOCK_ASSERT(leads());
+    has_failed_ = true;
+    is_stopped_ = is_stopped_ || error.reason() == ErrorCode::kCancelled;
     try {
         MessageWriter out;
         out.number(kFailed);
@@ -395,12 +414,28 @@ std::vector<std::uint32_t> Conversation::end() noexcept {
                 silent ? deaf.push_back(rank) : void();
                 return silent;
             });
+            if (!missing.empty()) {
+                waited_for(missing.back(), slice_);
+                move_in_next();
+            }
+            if (has_given_up()) {
+                deaf.insert(deaf.end(), missing.begin(), missing.end());
+                missing.clear();
+            }
         }
         forget(deaf);
     } catch (...) {  // the mailbox is gone, and its keys with it
         return deaf;
     }
     return deaf;
+}
+
+// Those that have heard may have begun the next exchange, and wait for this rank there.
+void Conversation::move_in_next() {
+    const std::string next = group_.key(number_ + 1, 0, kRecord);
+    group_.ranks_.mailbox()->put(next, record());
+    const std::lock_guard lock(group_.left_mutex_);
+    group_.left_keys_.try_emplace(number_ + 1, std::vector{next});
 }
 
 // The verdict stays for ranks that come late: without it each of their exchanges would end only by
@@ -440,6 +475,10 @@ void Conversation::forget(const std::vector<std::uint32_t>& deaf) {
 
 void Conversation::leave_silently() noexcept {
     try {
+        if (is_stopped_) {
+            leave(kHeard, {});
+            return;
+        }
         for (const std::string& gone : group_.keys_of(number_, group_.ranks_.number())) {
             group_.ranks_.mailbox()->erase(gone);
         }
@@ -462,7 +501,11 @@ std::string Conversation::hear(const std::string& stage) {
         }
         static_cast<void>(watch(0, slice_));
         leave_record();
-        report_wait(group_.name_of(0), slice_);
+        waited_for(0, slice_);
+        if (has_given_up()) {
+            throw Silence(Error(ErrorCode::kCancelled, 0, operation_, {}, kNoOffset,
+                                "this rank was stopped, and rank 0 did not answer"));
+        }
     }
 }
 
@@ -482,6 +525,7 @@ void Conversation::pause(nanoseconds time) {
 void Conversation::tell_failure(const Error& error) noexcept {
     PENSTOCK_ASSERT(!leads());
     has_failed_ = true;
+    is_stopped_ = is_stopped_ || error.reason() == ErrorCode::kCancelled;
     try {
         failure_ = error;
         leave_record();

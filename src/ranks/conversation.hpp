@@ -43,7 +43,11 @@ public:
 struct Waiting {
     /// A rank that does not move for so long has failed.
     std::chrono::nanoseconds limit = std::chrono::seconds(300);
-    /// Told about every ten seconds for whom this rank waits. May throw, which ends the wait.
+    /// Called after each wait for a message, 50 ms to 1 s apart. What it throws is the failure of
+    /// this rank. Then, and after any other kCancelled, the verdict is awaited for `patience` only.
+    std::function<void()> look = nullptr;
+    std::chrono::nanoseconds patience = std::chrono::seconds(5);
+    /// Told about every ten seconds for whom this rank waits.
     std::function<void(const std::string&)> report = nullptr;
 };
 
@@ -133,7 +137,8 @@ public:
     /// Waits for it. Throws it if it is a failure, and Silence.
     [[nodiscard]] std::string verdict();
     [[nodiscard]] bool has_heard() const { return heard_.has_value(); }
-    /// Forgets what this rank has left, for who ends without a verdict.
+    /// Forgets what this rank has left, for who ends without a verdict. Where rank 0 may still
+    /// come, it finds the failure, and does not wait for this rank.
     void leave_silently() noexcept;
     /// Throws the verdict if there is one and it is a failure. Looks into the mailbox now and then.
     void stop_if_failed();
@@ -157,6 +162,8 @@ private:
     [[nodiscard]] Silence gone(std::string_view why) const;
     void leave_verdict(const std::string& verdict);
     void leave_record();
+    [[nodiscard]] std::string record();
+    void move_in_next();
     [[nodiscard]] std::optional<Record> record_of(std::uint32_t rank);
     [[nodiscard]] std::optional<Error> watch(std::uint32_t rank, std::chrono::nanoseconds waited);
     [[nodiscard]] Error silence_of(std::uint32_t rank) const;
@@ -167,7 +174,8 @@ private:
     void wait_once(std::vector<std::uint32_t>& missing, std::string_view stage, const Come& come);
     void forget(const std::vector<std::uint32_t>& deaf);
     [[nodiscard]] std::string accept_verdict(std::string message);
-    void report_wait(const std::string& whom, std::chrono::nanoseconds waited);
+    void waited_for(std::uint32_t rank, std::chrono::nanoseconds waited);
+    [[nodiscard]] bool has_given_up() const;
 
     Group& group_;
     const std::string operation_;
@@ -180,7 +188,9 @@ private:
     std::optional<std::string> heard_;  // the verdict
     bool is_left_ = false;              // the same, by rank 0
     bool has_failed_ = false;           // this rank
-    std::optional<Error> failure_;      // of this rank
+    bool is_stopped_ = false;           // by its user
+    std::chrono::nanoseconds since_stopped_{0};
+    std::optional<Error> failure_;  // of this rank
     std::chrono::nanoseconds reported_{0};
     std::chrono::steady_clock::time_point next_record_;
     std::chrono::steady_clock::time_point next_look_;

@@ -50,6 +50,10 @@ PendingSave CheckpointStore::save_async(State state, const SaveOptions& options,
     return there(impl_).save_async(std::move(state), options, async);
 }
 
+void CheckpointStore::refuse_save(const Error& why) {
+    there(impl_).refuse_save(why);
+}
+
 bool CheckpointStore::wait(std::chrono::nanoseconds timeout) {
     there(impl_).gate.check_not_inside();
     const auto saver = impl_->saver_made(false);

@@ -138,10 +138,13 @@ struct __attribute__((visibility("hidden"))) CheckpointStore::Impl {
 
     CheckpointInfo save(const State& state, const SaveOptions& save_options, ranks::Turn* turn);
 
+    CheckpointInfo save_with_ranks(const State& state, SaveOptions own, ranks::Turn& turn);
+
     // Tells all ranks what became of it. Whatever this one throws is thrown on all.
     CheckpointInfo lead(ranks::Conversation& talk, const std::function<CheckpointInfo()>& work);
 
-    [[nodiscard]] ranks::Waiting waiting() const;
+    // Takes this rank's turn, and ends that save on all ranks.
+    void refuse_save(const Error& error);
 
     [[nodiscard]] store::SaveContext context(const std::string& identity);
 

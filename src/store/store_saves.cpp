@@ -196,24 +196,46 @@ CheckpointInfo CheckpointStore::Impl::save(const State& state, const SaveOptions
         after_commit(info, save_options);
         return info;
     }
-    ranks::Conversation talk(*turn, waiting());
+    return save_with_ranks(state, save_options, *turn);
+}
+
+CheckpointInfo CheckpointStore::Impl::save_with_ranks(const State& state, SaveOptions own,
+                                                      ranks::Turn& turn) {
+    // A wait has no progress of its own: it asks whether to go on with the last numbers again.
+    std::pair<std::uint64_t, std::uint64_t> last_numbers;
+    ranks::Waiting waiting{.limit = std::chrono::milliseconds(options.rank_wait_ms),
+                           .report = own.waiting};
+    if (own.progress) {
+        waiting.look = [&last_numbers, progress = own.progress] {
+            if (!progress(last_numbers.first, last_numbers.second)) {
+                throw Error(ErrorCode::kCancelled, 0, store::kRankSave, {}, kNoOffset,
+                            "it was cancelled while it waited for other ranks");
+            }
+        };
+        own.progress = [&last_numbers, progress = std::move(own.progress)](std::uint64_t done,
+                                                                           std::uint64_t total) {
+            last_numbers = {done, total};
+            return progress(done, total);
+        };
+    }
+    ranks::Conversation talk(turn, std::move(waiting));
     if (talk.leads()) {
         return lead(talk, [&] {
-            CheckpointInfo info = commit(state, save_options, &talk);
-            SaveOptions shown = save_options;  // a checkpoint that is read back moves this rank
+            CheckpointInfo info = commit(state, own, &talk);
+            SaveOptions shown = own;  // a checkpoint that is read back moves this rank
             shown.progress = [&, calls = std::uint64_t{0}](std::uint64_t done,
                                                            std::uint64_t total) mutable {
                 talk.moved(++calls);
-                return !save_options.progress || save_options.progress(done, total);
+                return !own.progress || own.progress(done, total);
             };
             after_commit(info, shown);  // before the verdict: what was read back may be damaged
             return info;
         });
     }
     const std::string offered;  // the identity of the store comes with rank 0's offer
-    return store::follow_save(talk, *group, context(offered), state, save_options, last, [&] {
+    return store::follow_save(talk, *group, context(offered), state, own, last, [&] {
         gate.check_open();
-        penstock::state::wait_for_streams(state.tensors, save_options.streams);
+        penstock::state::wait_for_streams(state.tensors, own.streams);
     });
 }
 
@@ -236,8 +258,11 @@ CheckpointInfo CheckpointStore::Impl::lead(ranks::Conversation& talk,
     return info;
 }
 
-ranks::Waiting CheckpointStore::Impl::waiting() const {
-    return {.limit = std::chrono::milliseconds(options.rank_wait_ms), .report = {}};
+void CheckpointStore::Impl::refuse_save(const Error& error) {
+    gate.check_not_inside();
+    if (group && !gate.is_of_parent()) {
+        ranks::Turn(*group, store::kRankSave).refuse(error);
+    }
 }
 
 store::SaveContext CheckpointStore::Impl::context(const std::string& identity) {

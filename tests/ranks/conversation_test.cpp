@@ -207,6 +207,102 @@ TEST_F(Talks, ASlowRankIsWaitedFor) {
     EXPECT_THAT(moving, ElementsAre("", ""));
 }
 
+TEST_F(Talks, WhoIsDeadIsNamedAndNotWhoStillWaitsForIt) {
+    // Rank 2 dies before it hears the first verdict. Rank 0 waits for it; rank 1 has gone on.
+    const auto errors = run(3, [](Group& group, Conversation& talk) {
+        const auto exchange = [&](Conversation& own) {
+            if (own.leads()) {
+                lead(own, [&] {
+                    static_cast<void>(own.gather("ready"));
+                    own.agree("");
+                    static_cast<void>(own.end());
+                });
+                return;
+            }
+            own.tell("ready", "");
+            if (group.ranks().number() == 1) {
+                static_cast<void>(own.verdict());
+            }
+        };
+        exchange(talk);
+        if (group.ranks().number() < 2) {
+            Turn turn(group, "save");
+            Conversation next(turn, {.limit = kLimit});
+            exchange(next);
+        }
+    });
+    EXPECT_THAT(errors[0], HasSubstr("rank 2 of 3 (node-2) has not called it within 0.4 s"));
+    EXPECT_EQ(errors[1], errors[0]);
+}
+
+TEST_F(Talks, ARankThatIsStoppedInAWaitFailsOnAll) {
+    for (const std::uint32_t stopped : {0U, 1U}) {
+        int looks = 0;
+        std::vector<std::string> errors(3);
+        std::vector<std::thread> threads;
+        for (std::uint32_t rank = 0; rank < 3; ++rank) {
+            threads.emplace_back([&, rank] {
+                Group group(Ranks(rank, 3, "node", mailbox_), "test", {"ready"});
+                Waiting waiting{.limit = std::chrono::seconds(30)};
+                if (rank == stopped) {
+                    waiting.look = [&looks] {
+                        ++looks;
+                        throw Error(ErrorCode::kCancelled, 0, "save", "", kNoOffset, "Ctrl-C");
+                    };
+                }
+                Turn turn(group, "save");
+                Conversation talk(turn, waiting);
+                try {
+                    if (rank == 0) {
+                        lead(talk, [&] { static_cast<void>(talk.gather("ready")); });
+                        return;
+                    }
+                    try {
+                        static_cast<void>(talk.hear("ready"));  // which never comes
+                    } catch (const Silence&) {
+                        throw;
+                    } catch (const Error& error) {
+                        talk.has_heard() ? void() : talk.tell_failure(error);
+                    }
+                    static_cast<void>(talk.verdict());
+                } catch (const std::exception& error) {
+                    errors[rank] = error.what();
+                }
+            });
+        }
+        for (std::thread& thread : threads) {
+            thread.join();
+        }
+        EXPECT_THAT(errors, ::testing::Each(HasSubstr("Ctrl-C"))) << stopped;
+        EXPECT_EQ(looks, 1);  // the answers of the others are waited for
+        EXPECT_EQ(mailbox_->keys(), 0U);
+    }
+}
+
+TEST_F(Talks, ARankThatIsStoppedIsPatientForAWhileOnly) {
+    for (const std::uint32_t stopped : {0U, 1U}) {
+        Group group(Ranks(stopped, 2, "node", mailbox_), "test", {"ready"});
+        Waiting waiting{.limit = std::chrono::minutes(5), .patience = milliseconds(300)};
+        waiting.look = [] {
+            throw Error(ErrorCode::kCancelled, 0, "save", "", kNoOffset, "Ctrl-C");
+        };
+        Turn turn(group, "save");
+        Conversation talk(turn, waiting);  // the other one never comes
+        const auto began = std::chrono::steady_clock::now();
+        if (stopped == 0) {
+            EXPECT_THROW(lead(talk, [&] { static_cast<void>(talk.gather("ready")); }), Error);
+        } else {
+            try {
+                static_cast<void>(talk.hear("ready"));
+            } catch (const Error& error) {
+                talk.tell_failure(error);
+            }
+            EXPECT_THROW(static_cast<void>(talk.verdict()), Silence);
+        }
+        EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30));
+    }
+}
+
 TEST_F(Talks, AMailboxThatIsGoneIsASilence) {
     bool silent = false;
     const auto errors = run(2, [&](Group&, Conversation& talk) {

@@ -67,6 +67,12 @@ def pickled(places: str) -> None:
 
 
 @_harmless
+def waits(whom: str) -> None:
+    """INFO with the rank that a save waits for."""
+    logger.info("%s", whom)
+
+
+@_harmless
 def watch(pending: _core.PendingSave[Any], what: str) -> None:
     """Logs the end of a background save. It does not count as reporting the error: result() still raises that."""
     if not logger.isEnabledFor(logging.WARNING):

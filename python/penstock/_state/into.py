@@ -19,6 +19,7 @@ from penstock._base.arguments import shown
 from penstock._base.arrays import torch_for_states as _torch, torch_or_none
 from penstock._base.errors import Unsupported
 from penstock._state.pickled import Pickled
+from penstock._state.slices import FlatSlice, Slice
 
 Unread = _core.Unread
 
@@ -26,10 +27,11 @@ Row = tuple[str, str, Any]  # name, place, tensor
 
 
 def tensors(obj: Any) -> Iterator[Row]:
-    """The tensors of a state. A container that occurs twice is visited once. Without torch there are none."""
+    """The tensors of a state, and parts of tensors. A container that occurs twice is visited once. Without torch there
+    are none."""
     torch = torch_or_none()
     if torch is not None:
-        yield from _of_type(torch.Tensor, obj, "", "", set())
+        yield from _of_type((torch.Tensor, Slice, FlatSlice), obj, "", "", set())
 
 
 def _of_type(kind: Any, obj: Any, name: str, place: str, seen: set[int]) -> Iterator[Row]:
@@ -124,7 +126,8 @@ def matched(found: list[Row], into: list[Row]) -> list[int | None]:
 
 def check_kind(into: Any) -> None:
     torch = torch_or_none()
-    if not isinstance(into, (Mapping, list, tuple)) and (torch is None or not isinstance(into, torch.Tensor)):
+    kinds = () if torch is None else (torch.Tensor, Slice, FlatSlice)
+    if not isinstance(into, (Mapping, list, tuple, *kinds)):
         raise TypeError(
             f"load: into: got {type(into).__name__}; give a state like the one that was saved "
             "(a module's state_dict() is one)"
@@ -148,14 +151,15 @@ def check_dense(name: str, tensor: Any) -> None:
         )
 
 
-def check_like(path: str, name: str, tensor: Any, dtype: Any, shape: Iterable[int]) -> None:
+def check_like(path: str, name: str, tensor: Any, own_shape: Iterable[int], dtype: Any, shape: Iterable[int]) -> None:
+    """own_shape: of the tensor, or of that of which it is a part."""
     if tensor.device.type == "meta":
         raise ValueError(
             f"load: into[{shown(name)}] is on the meta device and has no memory; give it some (to_empty())"
         )
-    if tensor.dtype != dtype or tuple(tensor.shape) != tuple(shape):
+    if tensor.dtype != dtype or tuple(own_shape) != tuple(shape):
         raise ValueError(
-            f"load: into[{shown(name)}] is {tensor.dtype} of {list(tensor.shape)}, and in '{path}' it is {dtype} of "
+            f"load: into[{shown(name)}] is {tensor.dtype} of {list(own_shape)}, and in '{path}' it is {dtype} of "
             f"{list(shape)}; nothing was read"
         )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import math
 import mmap
 import os
 import sys
@@ -28,6 +29,7 @@ from penstock._base.devices import gpus_of, relocated
 from penstock._state import into as _into, pickled as _pickled
 from penstock._state.boxes import box
 from penstock._state.rows import FLOATS, of_torch
+from penstock._state.slices import HeldPart, is_part, parts_of
 
 _format = _core._format
 
@@ -392,13 +394,17 @@ def _fill(source: Any, into: Any, names: Any, pickle: bool, report: Any) -> Any:
     chosen_ones = [i for i in selection if i in targets]
     views, own = [found[i][2] for i in chosen_ones], [targets[i] for i in chosen_ones]
     labels = [called[i] for i in chosen_ones]
+    boxes: list[Any] = []
+    if source.kind == "checkpoint":
+        boxes, kept = _boxes(source, numbers, labels, views, own, path)
+        labels, views, own = ([each[k] for k in kept] for each in (labels, views, own))
     items = []
     for name, view, target in zip(labels, views, own, strict=True):
         _into.check_dense(name, target)
         items.append(_into.number_of(view, numbers, name, path))
-        _into.check_like(path, name, target, view.dtype, view.shape)
-    plan, copied, whole, shared = source.plan_fill(items, views, own, labels, names is None)
-    _into.touched(own)
+        _into.check_like(path, name, target, target.shape, view.dtype, view.shape)
+    plan, copied, whole, shared = source.plan_fill(items, views, own, labels, names is None, boxes)
+    _into.touched([*own, *(row[2] for row in boxes if row[2] is not None)])
     read = source.read(whole, plan, report)
     storages = {item: storage_over(*part) for item, part in zip(whole, read, strict=True)}
     for k in copied:
@@ -419,6 +425,39 @@ def _fill(source: Any, into: Any, names: Any, pickle: bool, report: Any) -> Any:
         rows = list(_into.tensors(state))
     by_place = {rows[i][1]: target for i, target in targets.items()}
     return _into.filled(state, arrays, by_place, {id(rows[i][2]): target for i, target in targets.items()})
+
+
+def _boxes(
+    source: Any, numbers: dict[int, int], labels: list[str], views: list[Any], own: list[Any], path: str
+) -> tuple[list[Any], list[int]]:
+    """Targets that are parts of tensors, as (item, view, tensor, begin, end, name) for each box, without a tensor if it
+    has the box already (a tied one); and the numbers of the others. A part of no dimensions is its local tensor."""
+    boxes, kept, there = [], [], set()
+    for k, (name, view, target) in enumerate(zip(labels, views, own, strict=True)):
+        try:
+            part = parts_of(target, 0) if is_part(target) else None
+        except ValueError as error:
+            raise ValueError(f"load: into[{shown(name)}]: {error}") from None
+        if not isinstance(part, HeldPart):
+            own[k] = target if part is None else part
+            kept.append(k)
+            continue
+        item = _into.number_of(view, numbers, name, path)
+        _into.check_like(path, name, part.local, part.shape, view.dtype, view.shape)
+        if not source.has_boxes(item, view):
+            raise _errors.Unsupported(
+                f"load: into[{shown(name)}] is a part of a tensor, which '{path}' has as bytes, because it was "
+                "saved as a view among others; load it whole",
+                path=path,
+            )
+        local = part.local.detach()
+        for offset, extent, begin in part.boxes:
+            inside = local.view(-1)[begin : begin + math.prod(extent)].view(extent) if len(part.boxes) > 1 else local
+            end = [first + length for first, length in zip(offset, extent, strict=True)]
+            key = (item, inside.data_ptr(), offset, extent, inside.stride())
+            boxes.append((item, view, None if key in there else inside, offset, end, name))
+            there.add(key)
+    return boxes, kept
 
 
 # ---- names

@@ -4,6 +4,7 @@ lock (docs/checkpoint.md). This module checks arguments and handles signals."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -16,6 +17,7 @@ from penstock._base.errors import from_core
 from penstock._base.progress import Progress, reporter
 from penstock._state import streamed as _streamed
 from penstock._store.checkpoint import Checkpoint
+from penstock._store.ranks import Ranks
 from penstock._store.sigterm import SaveOnSigterm
 
 if TYPE_CHECKING:
@@ -55,6 +57,12 @@ class CheckpointStore:
     lock_wait_s: seconds that a save waits for another process that writes here. If another CheckpointStore of this
         process writes here, BlockingIOError is raised at once.
     cache: for reads, as in penstock.load().
+    ranks: the ranks that save together, such as penstock.Ranks.torch(). Each rank calls each save, with the same step,
+        and states of one structure. DTensors, Slice and FlatSlice are parts of tensors, which have to tile them. Other
+        tensors and values are the same on all ranks, and are written once. A save returns on no rank before the
+        checkpoint is durable; what fails on one rank fails on all. Any number of processes loads it.
+    rank_wait_s: seconds after which a rank that stands still, or does not call save(), has failed. A slow one is
+        waited for.
 
     Safe to use from several threads; saves run one after another."""
 
@@ -76,6 +84,8 @@ class CheckpointStore:
         host_memory: int | str | None = None,
         lock_wait_s: float = 10,
         cache: Cache = "auto",
+        ranks: Ranks | None = None,
+        rank_wait_s: float = 300,
     ) -> None:
         one = isinstance(folder, (str, bytes)) or hasattr(folder, "__fspath__")
         if not one and not isinstance(folder, Iterable):
@@ -98,6 +108,9 @@ class CheckpointStore:
         shard_bytes = _arguments.size("CheckpointStore", "shard_bytes", shard_bytes, 1)
         if host_memory is not None:
             host_memory = _arguments.size("CheckpointStore", "host_memory", host_memory, 1)
+        if ranks is not None and not isinstance(ranks, Ranks):
+            raise TypeError(f"CheckpointStore: ranks: expected penstock.Ranks, got {_arguments.got(ranks)}")
+        rank_wait_s = _arguments.seconds("CheckpointStore", "rank_wait_s", rank_wait_s)
         lock_wait_s = min(_arguments.seconds("CheckpointStore", "lock_wait_s", lock_wait_s), _WAIT_MAX_S)
         self._store = _core._checkpoint.Store(
             folders,
@@ -114,6 +127,8 @@ class CheckpointStore:
             host_memory=host_memory or _core._async.default_host_memory(),
             lock_wait_ms=round(lock_wait_s * 1000),
             cache=cache,
+            ranks=None if ranks is None else ranks._ranks,
+            rank_wait_ms=min(max(1, round(rank_wait_s * 1000)), _COUNT_MAX),
         )
         self._folders = folders
 
@@ -151,11 +166,12 @@ class CheckpointStore:
 
         Raises TypeError with the place in the state for an object that cannot be saved, and penstock.Error (an OSError)
         for errors of the system. The error of an earlier save_async() that was not reported yet is raised first."""
-        step, rows = _arguments.step("save", step, state), _arguments.metadata("save", metadata, self._metric)
-        _arguments.default("save", default)
-        report = reporter(progress, "save")
-        began = time.perf_counter()
-        state = _streamed.collected("save", state, self._store, "", True, changing)
+        with self._or_refused():
+            step, rows = _arguments.step("save", step, state), _arguments.metadata("save", metadata, self._metric)
+            _arguments.default("save", default)
+            report = reporter(progress, "save")
+            began = time.perf_counter()
+            state = _streamed.collected("save", state, self._store, "", True, changing)
         info = self._store.save(state, step, bool(pinned), rows, default, report, changing)
         _log.saved(info, began)
         return info
@@ -175,12 +191,13 @@ class CheckpointStore:
     ) -> _core.PendingSave[_core.CheckpointInfo]:
         """A save() that returns when training may change the tensors again. `result()` of the returned object gives the
         CheckpointInfo. `copy`, `changing`, the memory budget and failures are as for penstock.save_async()."""
-        step = _arguments.step("save_async", step, state)
-        rows = _arguments.metadata("save_async", metadata, self._metric)
-        _arguments.default("save_async", default)
-        report = reporter(progress, "save")
-        _children.watch()
-        state = _streamed.collected("save_async", state, self._store, "", copy, changing)
+        with self._or_refused():
+            step = _arguments.step("save_async", step, state)
+            rows = _arguments.metadata("save_async", metadata, self._metric)
+            _arguments.default("save_async", default)
+            report = reporter(progress, "save")
+            _children.watch()
+            state = _streamed.collected("save_async", state, self._store, "", copy, changing)
         pending = self._store.save_async(state, step, bool(pinned), rows, default, bool(copy), report, changing)
         _log.watch(pending, f"step {step}")
         return pending
@@ -189,10 +206,20 @@ class CheckpointStore:
         self, state: Any, step: int, unchanging: list[tuple[int, int]]
     ) -> _core.PendingSave[_core.CheckpointInfo]:
         """save_async() that copies everything but the memory at `unchanging`: (address, bytes)."""
-        step = _arguments.step("save", step, state)
-        _children.watch()
-        state = _streamed.collected("save", state, self._store, "", True, "raise")
+        with self._or_refused():
+            step = _arguments.step("save", step, state)
+            _children.watch()
+            state = _streamed.collected("save", state, self._store, "", True, "raise")
         return self._store.save_async(state, step, False, [], None, unchanging, None)
+
+    @contextlib.contextmanager
+    def _or_refused(self) -> Iterator[None]:
+        """What is raised before the compiled part begins a save ends it on the other ranks."""
+        try:
+            yield
+        except BaseException as error:
+            self._store.refuse_save(f"{type(error).__name__}: {error}")
+            raise
 
     def latest(self) -> _core.CheckpointInfo | None:
         """The newest checkpoint with a valid manifest and all its files, or None. A RuntimeWarning says why newer ones

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saves of a state of Python to a store: its tensors are written from where they lie.
+#pragma once
+
+#include "nanobind.hpp"
+#include "store_object.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <cstdint>
+
+namespace penstock::python {
+
+/// `other`, `changing`, `progress`: as `default`, `changing` and `progress` of the method. What
+/// fails before the store's own call fails on all of its ranks.
+CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t step, bool pinned,
+                             nb::handle metadata, nb::handle other, nb::handle progress,
+                             nb::handle changing);
+/// `copy`: True, False, or memory that does not change: (address, bytes) each.
+nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64_t step,
+                               bool pinned, nb::handle metadata, nb::handle other, nb::handle copy,
+                               nb::object progress, nb::handle changing);
+
+}  // namespace penstock::python

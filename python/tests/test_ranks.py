@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of many ranks, by threads of this process: parts of tensors, and what each failure shows on all ranks."""
+
+import itertools
+import random
+import threading
+import time
+
+import penstock
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+def on_ranks(count, function, ranks=None):
+    """function(rank, Ranks) on a thread for each rank: its results, or what it raised."""
+    out = [None] * count
+
+    def run(number, own):
+        try:
+            out[number] = function(number, own)
+        except BaseException as error:
+            out[number] = error
+
+    threads = [threading.Thread(target=run, args=row) for row in enumerate(ranks or penstock.Ranks.of_threads(count))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return out
+
+
+def save_all(folder, states, step=1, rank_wait_s=20, **more):
+    """states[r] is saved by rank r: what each save gave, or raised."""
+
+    def run(number, own):
+        with penstock.CheckpointStore(folder, ranks=own, rank_wait_s=rank_wait_s) as store:
+            return store.save(states[number], step=step, **more)
+
+    return on_ranks(len(states), run)
+
+
+def good(results):
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+def bounds(dice, extent, pieces):
+    """Random ranges that follow one another, some of them empty."""
+    ends = sorted(dice.randint(0, extent) for _ in range(pieces - 1))
+    return list(zip([0, *ends], [*ends, extent], strict=True))
+
+
+def grid(dice, whole, count):
+    """A Slice of a tensor for each of `count` ranks: a grid over two of its dimensions."""
+    pieces = [1] * whole.dim()
+    across = dice.choice([n for n in range(1, count + 1) if count % n == 0])
+    pieces[0], pieces[-1] = (across, count // across) if whole.dim() > 1 else (count, count)
+    axes = [bounds(dice, extent, n) for extent, n in zip(whole.shape, pieces, strict=True)]
+    out = []
+    for place in itertools.product(*axes):
+        box = tuple(slice(*ends) for ends in place)
+        out.append(penstock.Slice(whole[box].clone(), whole.shape, [begin for begin, _ in place]))
+    return out
+
+
+def flat_ranges(dice, whole, count):
+    flat = whole.reshape(-1)
+    return [
+        penstock.FlatSlice(flat[begin:end].clone(), whole.shape, begin) for begin, end in bounds(dice, len(flat), count)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_parts_of_any_layout_are_one_tensor_and_fill_those_of_any_other(tmp_path, seed):
+    dice = random.Random(seed)
+    count, others = dice.randint(2, 4), dice.randint(1, 4)
+    types = [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+    wholes = [
+        torch.randint(0, 100, [dice.randint(1, 9) for _ in range(dice.randint(1, 3))]).to(dice.choice(types))
+        for _ in range(6)
+    ]
+    cut = [dice.choice([grid, flat_ranges]) for _ in wholes]
+    parts = [make(dice, whole, count) for make, whole in zip(cut, wholes, strict=True)]
+    same = torch.randn(5)
+    states = [{"parts": [part[rank] for part in parts], "same": same.clone()} for rank in range(count)]
+    infos = good(save_all(tmp_path / "s", states))
+    assert {info.tensor_bytes for info in infos} == {sum(whole.nbytes for whole in wholes) + same.nbytes}
+    loaded = penstock.CheckpointStore(tmp_path / "s").load()
+    assert all(map(torch.equal, loaded["parts"], wholes)) and torch.equal(loaded["same"], same)
+    targets = [dice.choice([grid, flat_ranges])(dice, torch.zeros_like(whole), others) for whole in wholes]
+    for rank in range(others):
+        own = [target[rank] for target in targets]
+        penstock.CheckpointStore(tmp_path / "s").load(into={"parts": own, "same": torch.zeros(5)})
+        for part, whole in zip(own, wholes, strict=True):
+            if isinstance(part, penstock.FlatSlice):
+                wanted = whole.reshape(-1)[part.begin : part.begin + part.tensor.numel()]
+            else:
+                box = [slice(o, o + n) for o, n in zip(part.offset, part.tensor.shape, strict=True)]
+                wanted = whole[tuple(box)]
+            assert torch.equal(part.tensor, wanted)
+
+
+def test_a_part_alone_is_refused_by_a_store_of_one_process(tmp_path):
+    store = penstock.CheckpointStore(tmp_path / "s")
+    half = penstock.Slice(torch.ones(2, 4), [4, 4], [0, 0])
+    with pytest.raises(ValueError, match=r"'w' is a part of a tensor of \[4, 4\].*ranks=penstock.Ranks.torch"):
+        store.save({"w": half}, step=1)
+    store.save({"w": penstock.Slice(torch.ones(4, 4), [4, 4], [0, 0])}, step=1)
+    assert torch.equal(store.load()["w"], torch.ones(4, 4))
+    with pytest.raises(TypeError, match=r"state\['w'\]: a penstock.*Slice cannot be saved"):
+        penstock.save({"w": half}, tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        ({"w": penstock.Slice(torch.ones(1, 4), [4, 4], [3, 0])}, r"have 12 of the 16 elements of tensor 'w'"),
+        ({"w": penstock.Slice(torch.ones(3, 4), [4, 4], [1, 0])}, "tensor 'w': two slices of it overlap"),
+        ({"w": penstock.Slice(torch.ones(2, 4).half(), [4, 4], [2, 0])}, "F16|float16|type"),
+        ({"w": penstock.Slice(torch.ones(2, 4), [4, 4], [2, 0]), "more": 1}, "structure"),
+        ({"w": penstock.Slice(torch.ones(2, 4), [4, 4], [2, 0]), "n": object()}, "state\\['n'\\]: a object|builtins"),
+        (object(), "cannot be saved"),
+    ],
+)
+def test_what_does_not_fit_fails_on_all_ranks_and_the_next_save_works(tmp_path, second, reason):
+    first = {"w": penstock.Slice(torch.ones(2, 4), [4, 4], [0, 0])}
+
+    def run(number, own):
+        with penstock.CheckpointStore(tmp_path / "s", ranks=own, rank_wait_s=20) as store:
+            began = time.monotonic()
+            with pytest.raises(Exception, match=reason) as caught:
+                store.save(second if number else first, step=1)
+            assert time.monotonic() - began < 10
+            part = penstock.Slice(torch.full((2, 4), float(number)), [4, 4], [2 * number, 0])
+            store.save({"w": part}, step=2)
+            return str(caught.value)
+
+    messages = good(on_ranks(2, run))
+    assert "rank 1 of 2" in messages[0] or "tensor 'w'" in messages[0]
+    store = penstock.CheckpointStore(tmp_path / "s")
+    assert [info.step for info in store] == [2]
+    assert store.load()["w"].sum() == 8
+
+
+def test_other_arguments_fail_on_all_ranks_too(tmp_path):
+    def run(number, own):
+        with penstock.CheckpointStore(tmp_path / "s", ranks=own, rank_wait_s=20) as store:
+            with pytest.raises(Exception, match="metadata"):
+                store.save({"n": 1}, step=1, metadata={"loss": object()} if number else None)
+            with pytest.raises(Exception, match="step"):
+                store.save_async({"n": 1}, step=-1 if number else 1).result()
+            return store.save({"n": 1}, step=3).step
+
+    assert good(on_ranks(2, run)) == [3, 3]
+
+
+def test_a_rank_that_does_not_call_is_named(tmp_path):
+    results = save_all(tmp_path / "s", [{"n": 1}, {"n": 1}], step=1)
+    good(results)
+
+    def run(number, own):
+        with penstock.CheckpointStore(tmp_path / "s", ranks=own, rank_wait_s=1) as store:
+            if number == 0:
+                store.save({"n": 1}, step=2)
+
+    assert "rank 1 of 2 has not called it within 1 s" in str(on_ranks(2, run)[0])
+    assert [info.step for info in penstock.CheckpointStore(tmp_path / "s")] == [1]
+
+
+def test_saves_in_the_background_are_those_of_all_ranks(tmp_path):
+    whole = torch.arange(4096.0).view(64, 64)
+
+    def run(number, own):
+        with penstock.CheckpointStore(tmp_path / "s", ranks=own, rank_wait_s=20, keep=2) as store:
+            rows = whole[number * 16 : number * 16 + 16].clone()
+            pending = []
+            for step in range(4):
+                pending.append(store.save_async({"w": penstock.Slice(rows, [64, 64], [number * 16, 0])}, step=step))
+                rows += 1
+            return [one.result().step for one in pending]
+
+    assert good(on_ranks(4, run)) == [[0, 1, 2, 3]] * 4
+    assert torch.equal(penstock.CheckpointStore(tmp_path / "s").load()["w"], whole + 3)
+
+
+def test_a_cancelled_save_ends_on_all_ranks(tmp_path):
+    def run(number, own):
+        with penstock.CheckpointStore(tmp_path / "s", ranks=own, rank_wait_s=30) as store:
+            if number:
+                time.sleep(1)
+                return None
+            pending = store.save_async({"n": 1}, step=1)
+            time.sleep(0.3)
+            pending.cancel()
+            began = time.monotonic()
+            with pytest.raises(penstock.Error, match="cancel"):
+                pending.result()
+            assert time.monotonic() - began < 8
+
+    good(on_ranks(2, run))
+
+
+class OwnMailbox:
+    """A mailbox as somebody would write one."""
+
+    def __init__(self):
+        self.values, self.there = {}, threading.Condition()
+
+    def put(self, key, value):
+        with self.there:
+            self.values[key] = value
+            self.there.notify_all()
+
+    def get(self, key, timeout):
+        with self.there:
+            self.there.wait_for(lambda: key in self.values, timeout)
+            return self.values.get(key)
+
+    def erase(self, key):
+        with self.there:
+            self.values.pop(key, None)
+
+
+def test_any_object_with_three_methods_is_a_mailbox(tmp_path):
+    box = OwnMailbox()
+    ranks = [penstock.Ranks(number, 3, box, host=f"node-{number}") for number in range(3)]
+    assert repr(ranks[1]) == "<penstock.Ranks: rank 1 of 3 on 'node-1'>"
+
+    def run(number, own):
+        with penstock.CheckpointStore(tmp_path / "s", ranks=own, rank_wait_s=20) as store:
+            for step in range(3):
+                store.save({"n": torch.ones(3)}, step=step)
+
+    good(on_ranks(3, run, ranks))
+    assert len(penstock.CheckpointStore(tmp_path / "s")) == 3 and box.values == {}
+
+
+def test_a_mailbox_that_fails_is_gone(tmp_path):
+    class Broken(OwnMailbox):
+        def put(self, key, value):
+            raise ConnectionError("the line is cut")
+
+    store = penstock.CheckpointStore(tmp_path / "s", ranks=penstock.Ranks(1, 2, Broken()), rank_wait_s=1)
+    with pytest.raises(penstock.Error, match="mailbox of the ranks is gone .*the line is cut"):
+        store.save({"n": 1}, step=1)
+    for wrong in (b"text", 3):
+        box = OwnMailbox()
+        box.get = lambda key, timeout, found=wrong: found
+        store = penstock.CheckpointStore(tmp_path / "s", ranks=penstock.Ranks(1, 2, box), rank_wait_s=1)
+        with pytest.raises((penstock.Error, ValueError)):
+            store.save({"n": 1}, step=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: penstock.Ranks(2, 2, OwnMailbox()), ValueError, "number"),
+        (lambda: penstock.Ranks(0, 2), ValueError, "mailbox"),
+        (lambda: penstock.CheckpointStore("x", ranks=3), TypeError, "ranks: expected penstock.Ranks, got"),
+        (lambda: penstock.Ranks.torch(), ValueError, "init_process_group"),
+        (lambda: penstock.Slice([1], [1], [0]), TypeError, "tensor: expected a torch tensor, got"),
+        (lambda: penstock.Slice(torch.ones(2), [2, 2], [0, 0]), ValueError, "1 dimensions, shape 2, and offset 2"),
+        (lambda: penstock.Slice(torch.ones(2), [4], [3]), ValueError, "elements 3 to 5 of dimension 0, which has 4"),
+        (lambda: penstock.FlatSlice(torch.ones(2, 2), [4], 0), ValueError, "give a flat one"),
+        (lambda: penstock.FlatSlice(torch.ones(3), [2, 2], 2), ValueError, "elements 2 to 5, and the tensor has 4"),
+    ],
+)
+def test_wrong_arguments_are_named(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_into_parts_is_checked_before_anything_is_read(tmp_path):
+    store = penstock.CheckpointStore(tmp_path / "s")
+    store.save({"w": torch.ones(4, 4), "v": torch.arange(16.0).view(4, 4).t()}, step=1)
+    whole = torch.zeros(4, 4)
+    for wrong, message in (
+        (penstock.Slice(torch.zeros(2, 4), [4, 5], [0, 0]), r"is torch.float32 of \[4, 5\]"),
+        (penstock.Slice(torch.zeros(2, 4).half(), [4, 4], [0, 0]), r"is torch.float16 of \[4, 4\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            store.load(into={"w": wrong, "v": whole})
+        assert whole.sum() == 0
+    # A tensor that was saved as strides: what it is stored as decides.
+    target = {"w": penstock.Slice(torch.zeros(2, 4), [4, 4], [2, 0]), "v": whole}
+    assert store.load(into=target)["w"] is target["w"]
+    assert torch.equal(target["w"].tensor, torch.ones(2, 4))
+    strided = torch.zeros(4, 8)[:, ::2][:2]
+    store.load(into={"w": penstock.Slice(strided, [4, 4], [0, 0]), "v": whole})
+    assert torch.equal(strided, torch.ones(2, 4))
+    shared = torch.zeros(4, 4)
+    with pytest.raises(ValueError, match="share memory"):
+        store.load(into={"w": penstock.Slice(shared[:2], [4, 4], [0, 0]), "v": shared})
