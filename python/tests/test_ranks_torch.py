@@ -262,7 +262,7 @@ def test_a_rank_that_dies_stops_or_is_interrupted_ends_the_save_on_all(tmp_path,
         ranks.send(0, signal.SIGCONT)
         ranks.send(victim, number)
         if number == signal.SIGSTOP:
-            time.sleep(4)
+            time.sleep(7)  # twice the limit, and more: for the end of one save, and in the next
             ranks.send(victim, signal.SIGCONT)
         results = ranks.results()
     said = [one for rank, one in enumerate(results) if rank != victim or number != signal.SIGKILL]
