@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from signal import SIGKILL
 
+import penstock
 import pytest
 
 # A shorter run of examples that take a minute.
 ARGUMENTS = {"train_and_kill": ["--kills", "3", "--steps", "60"], "resumable_training": ["--steps", "30"]}
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "python").glob("*.py"))
+FOLDER = Path(__file__).parents[2] / "examples" / "python"
+EXAMPLES = sorted({*FOLDER.glob("*.py")} - {FOLDER / "train_ranks.py"})
 
 
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda p: p.stem)
@@ -17,6 +22,42 @@ def test_example(program, tmp_path):
     run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     assert run.stdout
+
+
+def start_ranks(count, folder, steps):
+    pytest.importorskip("torch.distributed.fsdp")
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    words += [FOLDER / "train_ranks.py", folder, f"--steps={steps}"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_ranks_of_which_one_is_killed_go_on_with_fewer(tmp_path):
+    losses = {}
+
+    def read(line):
+        if found := re.search(r"step (\d+): loss (\S+)", line):
+            step = int(found[1])
+            assert losses.setdefault(step, found[2]) == found[2], "a step that is done again has another loss"
+            return step
+        return 0
+
+    with start_ranks(3, tmp_path / "c", 10_000) as first:
+        for line in first.stdout:
+            if read(line) > 20 and penstock.CheckpointStore(tmp_path / "c").latest():
+                os.kill(int(Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()[-1]), SIGKILL)
+                break
+        for line in first.stdout:
+            read(line)
+    assert first.returncode != 0 and max(losses) < 1000
+    newest = penstock.CheckpointStore(tmp_path / "c").latest()
+    assert newest.step % 5 == 0
+    with start_ranks(2, tmp_path / "c", newest.step + 13) as second:
+        lines = list(second.stdout)
+    assert second.returncode == 0, "".join(lines)
+    assert f"rank 1 of 2 goes on at step {newest.step}\n" in lines
+    assert [step for step in map(read, lines) if step] == list(range(newest.step + 1, newest.step + 14))
+    assert "-step-" in lines[-1]
 
 
 def test_a_kill_changes_no_loss_and_the_comparison_sees_one_bit(tmp_path, monkeypatch):
