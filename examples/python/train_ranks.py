@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a model that FSDP2 cuts over ranks, and saves it in the background. Start it again with more or fewer ranks: it
-goes on where the newest checkpoint ends, also when a rank was killed in the middle of a save.
+"""Trains a model that FSDP2 cuts over ranks, and saves it in the background. Started again with more or fewer ranks, it
+goes on where the newest checkpoint ends, also if a rank was killed in the middle of a save.
 
     torchrun --standalone --nproc-per-node 4 train_ranks.py checkpoints --steps 100
     torchrun --standalone --nproc-per-node 3 train_ranks.py checkpoints --steps 200
