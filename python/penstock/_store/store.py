@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from penstock import _core
 from penstock._base import arguments as _arguments, children as _children, log as _log
-from penstock._base.errors import from_core
+from penstock._base.errors import Unsupported, from_core
 from penstock._base.progress import Progress, reporter
 from penstock._state import streamed as _streamed
 from penstock._store.checkpoint import Checkpoint
@@ -131,6 +131,7 @@ class CheckpointStore:
             rank_wait_ms=min(max(1, round(rank_wait_s * 1000)), _COUNT_MAX),
         )
         self._folders = folders
+        self._ranks = 1 if ranks is None else ranks.count
 
     def __repr__(self) -> str:
         return f"<penstock.CheckpointStore in {self._folders[0]!r}>"
@@ -432,5 +433,10 @@ class CheckpointStore:
         get_state: called without arguments at the step boundary; returns the state. exit_code: of SystemExit.
 
         The workers of a torch DataLoader that are started inside the block ignore a SIGTERM that their parent did not
-        send, while it lives. Other children that are forked inside it have the handler from before the block."""
+        send, while it lives. Other children that are forked inside it have the handler from before the block.
+
+        Raises penstock.Unsupported for a store of several ranks: they do not agree on a step yet."""
+        if self._ranks > 1:
+            why = "save_on_sigterm: the ranks of this store do not agree on a step yet; save every few steps"
+            raise Unsupported(why, path=self._folders[0])
         return SaveOnSigterm(self, get_state, exit_code, pinned)
