@@ -353,6 +353,8 @@ void bind_store(nb::module_& m) {
             nb::arg("cache").none(), nb::arg("ranks").none() = nb::none(),
             nb::arg("rank_wait_ms") = StoreOptions().rank_wait_ms)
         .def("refuse_save", [](StoreObject& self, nb::handle why) { self.refuse_save(text(why)); })
+        .def_static("has_called", has_called_store)
+        .def_static("forget_call", forget_call)
         .def("save", save_to_store, nb::arg("state").none(), nb::arg("step"), nb::arg("pinned"),
              nb::arg("metadata"), nb::arg("default").none(), nb::arg("progress").none(),
              nb::arg("changing") = "raise")

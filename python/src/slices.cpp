@@ -68,6 +68,7 @@ HeldPart held_part(nb::handle part) {
     out.elements = elements_of(out.whole.shape);
     out.sliced.copy = nb::cast<std::uint32_t>(part.attr("copy"));
     out.is_made = nb::cast<bool>(part.attr("made"));
+    out.tie = part.attr("tie");
     for (const nb::handle box : nb::iter(part.attr("boxes"))) {
         out.sliced.pieces.push_back({counts_of(box[0], "offset", "elements"),
                                      counts_of(box[1], "shape", "elements"),
@@ -116,7 +117,9 @@ void split_slices(penstock::State& state, std::vector<std::size_t>& of,
         const SlicedTensor& part = *found->second;
         const StorageMemory& memory = storages[part.storage];
         if (part.pieces.empty() || whole.shape.size() != part.pieces.front().shape.size()) {
-            refuse_part(whole, "is of a type that cannot be saved in parts; save it whole");
+            whole.name.resize(whole.name.rfind(".storage"));  // as the user knows it
+            refuse_part(whole,
+                        "is of a type that safetensors has not, so it cannot be saved in parts");
         }
         if (alone) {
             check_whole(whole, part);

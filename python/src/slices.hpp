@@ -40,6 +40,7 @@ struct HeldPart {
     std::uint64_t elements = 0;
     SlicedTensor sliced;   ///< not yet with its storage
     bool is_made = false;  ///< for this save
+    nb::object tie;        ///< equal for parts that are one tensor
 };
 [[nodiscard]] HeldPart held_part(nb::handle part);
 

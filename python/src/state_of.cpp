@@ -520,13 +520,16 @@ private:
             refuse(!wrong.empty() ? wrong : "save torch." + dtype_name(own.local) + " whole");
         }
         own.whole.type = type->type;
-        const auto [number, fresh] = placed([&] {
-            return storages_.of_part(own.local, own.elements * type->torch_bytes(), own.is_made);
-        });
-        own.whole.storage = own.sliced.storage = number;
-        if (fresh) {
-            state_.sliced.push_back(std::move(own.sliced));
+        if (ties_.contains(own.tie)) {
+            own.whole.storage = nb::cast<std::uint32_t>(ties_[own.tie]);
+            return add_tensor(std::move(own.whole));
         }
+        own.whole.storage = own.sliced.storage = placed([&] {
+            return storages_.add_part(own.local, own.elements * type->torch_bytes(), own.is_made);
+        });
+        ties_[own.tie] = own.whole.storage;
+        keep_.push_back(made);  // a tie has an address
+        state_.sliced.push_back(std::move(own.sliced));
         return add_tensor(std::move(own.whole));
     }
 
@@ -564,6 +567,7 @@ private:
     TorchStorages storages_;
     bool in_jagged_ = false;  // at a part of one
     const nb::handle other_;
+    nb::dict ties_;  // the storages of parts
     nb::object tensor_, parameter_, size_, dtype_, device_, strided_, layout_, scheme_, class_,
         storage_, jagged_;
     nb::object array_, scalar_, contiguous_, ordered_, default_, counter_, pickled_, is_part_,

@@ -60,6 +60,10 @@ struct StoreObject {
         }
         {
             const nb::gil_scoped_release nogil;
+            if (!is_alone() && store) {
+                closed = store;
+                closed->close();
+            }
             store.reset();
         }
         if (failure) {
@@ -123,19 +127,22 @@ struct StoreObject {
     }
 
     [[nodiscard]] bool is_alone() const { return ranks == 1; }
-    /// Ends the save that the other ranks call.
+    /// Ends the save that the other ranks call, and this one does not. A store that is closed says
+    /// so to them, too. The progress function of a save of this store has no save of its own.
     void refuse_save(const std::string& why) {
-        if (is_alone() || !store) {
+        const std::shared_ptr<CheckpointStore>& own = store ? store : closed;
+        if (is_alone() || !own || is_inside()) {
             return;
         }
         const nb::gil_scoped_release nogil;  // a mailbox may need it
-        store->refuse_save(
+        own->refuse_save(
             Error(ErrorCode::kInvalidArgument, 0, "save checkpoint", "", kNoOffset, why));
     }
 
     std::uint32_t ranks;
     std::shared_ptr<Engine> engine;
-    std::shared_ptr<CheckpointStore> store;  ///< nullptr: closed
+    std::shared_ptr<CheckpointStore> store;   ///< nullptr: closed
+    std::shared_ptr<CheckpointStore> closed;  ///< of several ranks
     Saver saver;
     pid_t writer = 0;                     ///< the process that has written
     std::atomic<std::thread::id> saving;  ///< the thread in the progress function of save()

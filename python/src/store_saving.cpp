@@ -19,7 +19,6 @@
 #include <fmt/format.h>
 
 #include <cstddef>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -77,38 +76,31 @@ SaveOptions options_of(std::uint64_t step, bool pinned, nb::handle metadata, nb:
             }};
 }
 
-// Does what comes before a save. Its failure is that of all ranks.
-template <typename Prepare>
-void or_refuse(StoreObject& self, const Prepare& prepare) {
-    try {
-        prepare();
-    } catch (const nb::python_error& error) {
-        self.refuse_save(type_text(error.value()) + ": " + text(error.value()));
-        throw;
-    } catch (const std::exception& error) {
-        self.refuse_save(error.what());
-        throw;
-    }
-}
+thread_local bool called_store = false;
 
 }  // namespace
+
+bool has_called_store() {
+    return called_store;
+}
+
+void forget_call() {
+    called_store = false;
+}
 
 CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t step, bool pinned,
                              nb::handle metadata, nb::handle other, nb::handle progress,
                              nb::handle changing) {
     const std::shared_ptr<CheckpointStore> store = self.writable();
-    SaveOptions options;
-    MadeJob made;
-    or_refuse(self, [&] {
-        self.saver.raise_failure(step_name(step));
-        options = options_of(step, pinned, metadata, changing);
-        made = job_of(object, other, false, options.changing, self.is_alone());
-        options.streams = made.streams;
-        options.look = made.look;
-        // Those in flight are earlier, and come first.
-        self.saver.wait_idle(-1);
-    });
+    self.saver.raise_failure(step_name(step));
+    SaveOptions options = options_of(step, pinned, metadata, changing);
+    const MadeJob made = job_of(object, other, false, options.changing, self.is_alone());
+    options.streams = made.streams;
+    options.look = made.look;
+    // Those in flight are earlier, and come first.
+    self.saver.wait_idle(-1);
     CheckpointInfo info;
+    called_store = true;
     run_with_progress(progress, [&](const Progress& on_progress) {
         options.progress = [&](std::uint64_t done, std::uint64_t total) {
             const Inside inside(self.saving);
@@ -123,24 +115,20 @@ nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64
                                bool pinned, nb::handle metadata, nb::handle other, nb::handle copy,
                                nb::object progress, nb::handle changing) {
     const std::shared_ptr<CheckpointStore> store = self.writable();
-    SaveOptions options;
-    MadeJob made;
-    std::optional<AsyncCall> call;
-    or_refuse(self, [&] {
-        self.saver.raise_failure(step_name(step));
-        options = options_of(step, pinned, metadata, changing);
-        made = job_of(object, other, true, options.changing, self.is_alone());
-        options.streams = made.streams;
-        options.look = made.look;
-        call.emplace(copy, made.storages, progress, made.job);
-    });
+    self.saver.raise_failure(step_name(step));
+    SaveOptions options = options_of(step, pinned, metadata, changing);
+    MadeJob made = job_of(object, other, true, options.changing, self.is_alone());
+    options.streams = made.streams;
+    options.look = made.look;
+    AsyncCall call(copy, made.storages, progress, made.job);
     penstock::State& state = made.job->state;
-    for (std::size_t i = 0; call->copies() && i < state.tensors.size(); ++i) {
+    for (std::size_t i = 0; call.copies() && i < state.tensors.size(); ++i) {
         // What lies in the tree is copied too: else the save would keep the objects that the tree
         // was made of.
         state.tensors[i].is_copy = state.tensors[i].is_copy && made.of[i] != kNoStorage;
     }
-    PendingSave pending = call->run([&](const AsyncOptions& async) {
+    called_store = true;
+    PendingSave pending = call.run([&](const AsyncOptions& async) {
         return store->save_async(std::move(state), options, async);
     });
     return nb::cast(PendingSaveObject(std::move(pending), std::move(progress), true));

@@ -11,8 +11,12 @@
 
 namespace penstock::python {
 
-/// `other`, `changing`, `progress`: as `default`, `changing` and `progress` of the method. What
-/// fails before the store's own call fails on all of its ranks.
+/// Whether the last call of this thread got as far as the store's own, which then tells the other
+/// ranks what it fails for. False, until the next one, after forget_call().
+[[nodiscard]] bool has_called_store();
+void forget_call();
+
+/// `other`, `changing`, `progress`: as `default`, `changing` and `progress` of the method.
 CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t step, bool pinned,
                              nb::handle metadata, nb::handle other, nb::handle progress,
                              nb::handle changing);

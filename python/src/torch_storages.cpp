@@ -65,21 +65,12 @@ std::uint32_t TorchStorages::of(nb::handle tensor) {
     return add(memory.bytes, location, std::move(memory));
 }
 
-std::pair<std::uint32_t, bool> TorchStorages::of_part(nb::handle local, std::uint64_t bytes,
-                                                      bool is_made) {
+std::uint32_t TorchStorages::add_part(nb::handle local, std::uint64_t bytes, bool is_made) {
     static const Name is_cpu("is_cpu");
     const std::uintptr_t address = pointer_of(local);
+    const nb::object own = untyped_storage_of(local);
     StorageMemory memory;
     memory.bytes = nb::cast<std::size_t>(get(local, size_name()));
-    if (memory.bytes != 0) {
-        const auto [known, fresh] =
-            by_part_.try_emplace(address, static_cast<std::uint32_t>(memory_.size()));
-        if (!fresh && tree_.storages[known->second].bytes == bytes &&
-            memory_[known->second].bytes == memory.bytes) {
-            return {known->second, false};
-        }
-    }
-    const nb::object own = untyped_storage_of(local);
     memory.copied = is_made;
     if (memory.bytes != 0 && !truth(get(local, is_cpu))) {
         static_cast<void>(place_on_gpu(memory, address));
@@ -89,9 +80,7 @@ std::pair<std::uint32_t, bool> TorchStorages::of_part(nb::handle local, std::uin
     memory.belongs_to(own);
     memory.holds(local);
     const std::string location = torch_location_of(local, own);
-    return {add(bytes, location == "cpu" ? location : location.substr(0, location.find(':')),
-                std::move(memory)),
-            true};
+    return add(bytes, location.substr(0, location.find(':')), std::move(memory));
 }
 
 std::uint32_t TorchStorages::add(std::uint64_t bytes, const std::string& location,

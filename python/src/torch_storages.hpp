@@ -10,7 +10,6 @@
 #include <memory_resource>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 namespace penstock::python {
@@ -25,10 +24,10 @@ public:
     /// The number of the storage that a tensor lies in. Throws Error for memory that the driver of
     /// the GPU does not know.
     std::uint32_t of(nb::handle tensor);
-    /// The number of the storage, of `bytes`, of a tensor of which `local` is the part here; and
-    /// whether it is new. `is_made`: `local` was made for this save. Its location has no number:
-    /// the ranks of a host have GPUs of their own.
-    std::pair<std::uint32_t, bool> of_part(nb::handle local, std::uint64_t bytes, bool is_made);
+    /// The number of a storage, of `bytes`, for a tensor of which `local` is the part here.
+    /// `is_made`: `local` was made for this save. Its location has no number: the ranks of a host
+    /// have GPUs of their own.
+    std::uint32_t add_part(nb::handle local, std::uint64_t bytes, bool is_made);
     void fetch() { fetch_copies(fetched_, memory_); }
 
 private:
@@ -42,7 +41,6 @@ private:
     // Their nodes go all at once.
     std::pmr::monotonic_buffer_resource nodes_;
     std::pmr::unordered_map<std::uint64_t, std::uint32_t> by_storage_{&nodes_};
-    std::pmr::unordered_map<std::uint64_t, std::uint32_t> by_part_{&nodes_};
 };
 
 }  // namespace penstock::python

@@ -304,3 +304,105 @@ def test_into_parts_is_checked_before_anything_is_read(tmp_path):
     shared = torch.zeros(4, 4)
     with pytest.raises(ValueError, match="share memory"):
         store.load(into={"w": penstock.Slice(shared[:2], [4, 4], [0, 0]), "v": shared})
+
+
+def test_two_parts_in_one_memory_are_two_tensors_unless_they_are_the_same_part(tmp_path):
+    whole = torch.arange(16.0).view(4, 4)
+
+    def state(rank):
+        rows = whole[2 * rank : 2 * rank + 2].clone()
+        tied = rows[:, :]
+        return {
+            "a": penstock.Slice(rows, [4, 4], [2 * rank, 0]),
+            "swapped": penstock.Slice(rows, [4, 4], [2 - 2 * rank, 0]),
+            "columns": penstock.Slice(rows, [2, 8], [0, 4 * rank]),
+            "flat": penstock.FlatSlice(rows.view(-1), [16], 8 * rank),
+            "tied": penstock.Slice(tied, [4, 4], [2 * rank, 0]),
+        }
+
+    good(save_all(tmp_path / "s", [state(0), state(1)]))
+    loaded = penstock.CheckpointStore(tmp_path / "s").load()
+    assert torch.equal(loaded["a"], whole) and torch.equal(loaded["flat"], whole.view(-1))
+    assert torch.equal(loaded["swapped"], torch.cat([whole[2:], whole[:2]]))
+    assert torch.equal(loaded["columns"], torch.cat([whole[:2].view(2, 4), whole[2:].view(2, 4)], 1))
+    assert loaded["tied"].data_ptr() == loaded["a"].data_ptr()
+
+
+def test_tied_parts_are_tied_where_they_are_empty_too(tmp_path):
+    def state(rank):
+        rows = torch.full((2 if rank == 0 else 0, 3), 1.0)
+        strided = torch.full((2 if rank == 0 else 0, 6), 2.0)[:, ::2]
+        at = [0 if rank == 0 else 2, 0]
+        out = {}
+        for name, one in (("a", rows), ("b", rows.detach()), ("c", strided), ("d", strided[:])):
+            out[name] = penstock.Slice(one, [2, 3], at)
+        return out
+
+    good(save_all(tmp_path / "s", [state(0), state(1)]))
+    store = penstock.CheckpointStore(tmp_path / "s")
+    loaded = store.load()
+    assert loaded["a"].sum() == 6 and loaded["c"].sum() == 12
+    assert loaded["a"].data_ptr() == loaded["b"].data_ptr() and loaded["c"].data_ptr() == loaded["d"].data_ptr()
+
+
+def test_memory_that_is_not_read_as_it_is_gets_no_part(tmp_path):
+    store = penstock.CheckpointStore(tmp_path / "s")
+    values = torch.tensor([1 + 1j, 2 + 2j])
+    store.save({"w": values}, step=1)
+    for view in (torch.zeros(2, dtype=torch.complex64).conj(), torch._neg_view(torch.zeros_like(values))):
+        with pytest.raises(ValueError, match=r"into\['w'\] is a conjugated or negated view"):
+            store.load(into={"w": penstock.Slice(view, [2], [0])})
+
+    def run(number, own):
+        with penstock.CheckpointStore(tmp_path / "r", ranks=own, rank_wait_s=20) as many:
+            many.save({"w": penstock.Slice(values[number : number + 1].conj(), [2], [number])}, step=1)
+
+    good(on_ranks(2, run))
+    assert torch.equal(penstock.CheckpointStore(tmp_path / "r").load()["w"], values.conj())
+
+
+def test_a_strided_range_is_filled(tmp_path):
+    store = penstock.CheckpointStore(tmp_path / "s")
+    whole = torch.arange(24.0).view(4, 6)
+    store.save({"w": whole}, step=1)
+    for begin, count in ((0, 24), (6, 12), (3, 2), (2, 17)):
+        memory = torch.zeros(2 * count)
+        store.load(into={"w": penstock.FlatSlice(memory[::2], [4, 6], begin)})
+        assert torch.equal(memory[::2], whole.view(-1)[begin : begin + count]) and memory[1::2].sum() == 0
+
+
+def test_what_a_call_refuses_counts_as_the_call_of_its_rank(tmp_path):
+    def run(number, own):
+        with penstock.CheckpointStore(tmp_path / "s", ranks=own, rank_wait_s=20) as store:
+            began = time.monotonic()
+            for wrong in (
+                lambda: store.save({"n": 1}, stpe=1),
+                lambda: store.save(),
+                lambda: store.save({"n": {1: print}}),
+            ):
+                with pytest.raises(Exception, match="rank 1 of 2 .*TypeError" if number == 0 else ""):
+                    wrong() if number else store.save({"n": 1}, step=1)
+            assert time.monotonic() - began < 10
+            return store.save({"n": 1}, step=2).step
+
+    assert good(on_ranks(2, run)) == [2, 2]
+
+
+def test_a_store_that_is_closed_on_one_rank_ends_the_save_of_the_others(tmp_path):
+    def run(number, own):
+        store = penstock.CheckpointStore(tmp_path / "s", ranks=own, rank_wait_s=30)
+        store.save({"n": 1}, step=1)
+        if number:
+            store.close()
+        began = time.monotonic()
+        with pytest.raises(Exception, match="it is closed"):
+            store.save({"n": 1}, step=2)
+        assert time.monotonic() - began < 10
+
+    good(on_ranks(2, run))
+
+
+def test_a_part_stays_what_was_checked():
+    part = penstock.Slice(torch.ones(2), [4], [2])
+    with pytest.raises(AttributeError, match="offset cannot be changed"):
+        part.offset = [3]

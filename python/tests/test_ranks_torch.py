@@ -2,6 +2,7 @@
 """Checkpoints of ranks that are processes, joined by torch.distributed: FSDP2, DTensors of any layout, and what happens
 when a rank is killed, stopped or interrupted."""
 
+import contextlib
 import itertools
 import os
 import random
@@ -210,7 +211,9 @@ def count_messages(rank, folder):
         for step in range(3):
             store.save({"n": step}, step=step)
     time.sleep(0.2 if rank == 0 else 0)
-    return ranks._mailbox._client().num_keys() if rank == 0 else None
+    if rank == 0:
+        with ranks._mailbox._client() as client:
+            return client.num_keys()
 
 
 def test_a_save_needs_no_collective_operation_and_leaves_no_key(tmp_path):
@@ -279,3 +282,64 @@ def test_a_rank_that_dies_stops_or_is_interrupted_ends_the_save_on_all(tmp_path,
     expected = torch.arange(3.0).repeat_interleave(1 << 18)
     assert all(torch.equal(store.load(generation=info.generation)["w"], expected) for info in infos)
     assert not any(store.open(info.generation).verify() for info in infos)
+
+
+def save_no_boxes(rank, folder):
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = meshes(2)[0]
+    odd = distribute_tensor(torch.arange(16.0).view(2, 8), mesh, [Shard(1)]).view(16)
+    strided = type(odd.placements[0]).__name__ == "_StridedShard"
+    with penstock.CheckpointStore(folder, ranks=penstock.Ranks.torch(), rank_wait_s=30) as store:
+        with (
+            pytest.raises(ValueError, match=r"state\['w'\]: a DTensor with the placements .* that are no boxes")
+            if strided
+            else (contextlib.nullcontext())
+        ):
+            store.save({"w": odd}, step=1)
+        store.save({"w": torch.arange(16.0)}, step=2)
+    if strided:
+        with pytest.raises(ValueError, match=r"into\['w'\]: a DTensor with the placements .* that are no boxes"):
+            store_of(folder).load(into={"w": odd})
+    return strided
+
+
+def store_of(folder):
+    return penstock.CheckpointStore(folder)
+
+
+def test_dtensors_whose_parts_are_no_boxes_are_refused(tmp_path):
+    assert len(set(run_ranks(2, tmp_path / "r", save_no_boxes, str(tmp_path / "s")))) == 1
+
+
+def time_of_saves(rank, folder):
+    ranks = penstock.Ranks.torch()
+    seconds = []
+    with penstock.CheckpointStore(folder, ranks=ranks, rank_wait_s=30) as store:
+        for step in range(4):
+            began = time.monotonic()
+            store.save_async({"n": torch.ones(4)}, step=step).result()
+            seconds.append(time.monotonic() - began)
+    return seconds, len(ranks._mailbox._pool)
+
+
+def test_background_saves_keep_their_connections(tmp_path):
+    for seconds, clients in run_ranks(2, tmp_path / "r", time_of_saves, str(tmp_path / "s")):
+        assert clients <= 2, "each call of a thread that is not Python's made one more"
+        assert min(seconds) < 2
+
+
+def rank_0_leaves(rank, folder):
+    began = time.monotonic()
+    ranks = penstock.Ranks.torch()
+    if rank == 0:
+        return 0
+    store = penstock.CheckpointStore(folder, ranks=ranks, rank_wait_s=4)
+    for save in (store.save, lambda *a, **k: store.save_async(*a, **k).result()):
+        with pytest.raises(OSError):
+            save({"n": 1}, step=1)
+    return time.monotonic() - began
+
+
+def test_the_others_hear_at_once_that_rank_0_has_ended(tmp_path):
+    assert max(run_ranks(3, tmp_path / "r", rank_0_leaves, str(tmp_path / "s"))) < 25

@@ -451,8 +451,15 @@ def _boxes(
                 path=path,
             )
         local = part.local.detach()
+        if local.is_conj() or local.is_neg():
+            raise ValueError(
+                f"load: into[{shown(name)}] is a conjugated or negated view; give memory that is read as it is: "
+                "resolve_conj().resolve_neg() makes some"
+            )
         for offset, extent, begin in part.boxes:
-            inside = local.view(-1)[begin : begin + math.prod(extent)].view(extent) if len(part.boxes) > 1 else local
+            inside = local
+            if tuple(local.shape) != tuple(extent):  # a range
+                inside = local.view(-1)[begin : begin + math.prod(extent)].view(extent)
             end = [first + length for first, length in zip(offset, extent, strict=True)]
             key = (item, inside.data_ptr(), offset, extent, inside.stride())
             boxes.append((item, view, None if key in there else inside, offset, end, name))

@@ -28,9 +28,21 @@ class HeldPart(NamedTuple):
     made: bool  # local was made for this call
     requires_grad: bool
     is_parameter: bool
+    tie: tuple[Any, ...]  # equal for parts that are one tensor, on all ranks: also where the part is empty
 
 
-class Slice:
+class _Fixed:
+    """What was checked stays."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(self, name):
+            raise AttributeError(f"{type(self).__name__}: {name} cannot be changed; make another one")
+        object.__setattr__(self, name, value)
+
+
+class Slice(_Fixed):
     """A box of a larger tensor: this rank's part of it, for CheckpointStore.save() and load(into=).
 
         store.save({"w": penstock.Slice(rows, shape=(1000, 64), offset=(250, 0))}, step=1)
@@ -62,7 +74,7 @@ class Slice:
         return f"penstock.Slice({list(self.tensor.shape)} at {list(self.offset)} of {list(self.shape)})"
 
 
-class FlatSlice:
+class FlatSlice(_Fixed):
     """A range of a flattened tensor: this rank's part of it, as ZeRO and FSDP1 cut a tensor.
 
         store.save({"w": penstock.FlatSlice(flat, shape=(1000, 64), begin=12_345)}, step=1)
@@ -94,6 +106,8 @@ def _check_tensor(what: str, tensor: Any) -> None:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{what}: tensor: expected a torch tensor, got {got(tensor)}")
+    if is_part(tensor):
+        raise ValueError(f"{what}: tensor: it is a part of a tensor itself; give it alone, or its local tensor")
     if tensor.layout is not torch.strided or tensor.is_nested:
         raise ValueError(f"{what}: tensor: it is not dense; give a dense one")
 
@@ -153,7 +167,9 @@ def _part(obj: Any, local: Any, shape: tuple[int, ...], boxes: list[Box], copy: 
     """obj: the tensor as the state has it."""
     import torch
 
-    return HeldPart(local, shape, boxes, copy, False, obj.requires_grad, isinstance(obj, torch.nn.Parameter))
+    place = (local.untyped_storage()._cdata, local.storage_offset(), tuple(local.shape), local.stride())
+    tie = (*place, local.dtype, local.is_conj(), local.is_neg(), tuple(shape), tuple(boxes))
+    return HeldPart(local, shape, boxes, copy, False, obj.requires_grad, isinstance(obj, torch.nn.Parameter), tie)
 
 
 def _of_dtensor(obj: Any, number: int) -> HeldPart:
@@ -164,11 +180,19 @@ def _of_dtensor(obj: Any, number: int) -> HeldPart:
     if hasattr(local, "wait"):  # the result of a collective operation that goes on
         local = local.wait()
     mesh, placements = obj.device_mesh, tuple(obj.placements)
-    for placement in placements:
+    for d, placement in enumerate(placements):
         if placement.is_partial():
             raise ValueError(
                 f"a DTensor with the placement {placement} holds sums that are not made yet; redistribute() it to "
                 "Replicate or Shard"
+            )
+        later = math.prod(
+            mesh.size(e) for e in range(d + 1, mesh.ndim) if _dimension(placements[e]) == _dimension(placement)
+        )
+        if getattr(placement, "split_factor", later) != later:  # of a strided shard, as FSDP over TP makes it
+            raise ValueError(
+                f"a DTensor with the placements {placements} on a mesh of {list(mesh.shape)} has parts that are no boxes "
+                "of the tensor; redistribute() it to Shard"
             )
     shape = tuple(obj.shape)
     here = mesh.get_coordinate()
@@ -183,6 +207,10 @@ def _of_dtensor(obj: Any, number: int) -> HeldPart:
         if placement.is_replicate():
             copy, copies = copy * mesh.size(d) + here[d], copies * mesh.size(d)
     return _part(obj, local, shape, [(offset, extent, 0)], (copy + number) % copies)
+
+
+def _dimension(placement: Any) -> Any:
+    return getattr(placement, "dim", None)
 
 
 @lru_cache(maxsize=1 << 16)  # it takes 40 us

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import errno
 import os
 import socket
-import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -15,6 +18,7 @@ from penstock._base import arguments as _arguments
 
 _ADDRESS = "PENSTOCK_RANKS_ADDRESS"
 _CALL_MAX = timedelta(seconds=60)  # for the server to answer
+_CONNECT_MAX = timedelta(seconds=5)  # for one more client of a server that was there
 _PAUSE_S = 0.0005  # between two looks for a key, at first
 
 
@@ -101,13 +105,16 @@ class Ranks:
 
 
 class _TorchMailbox:
-    """Keys and values in a TCPStore. A client waits in one call at a time, so each thread has one of its own."""
+    """Keys and values in a TCPStore. A client waits in one call at a time, so each call that runs has one of its own,
+    from a pool. (Threads of the compiled part are another thread of Python in each call.)"""
 
     def __init__(self, address: str, port: int, count: int, server: Any = None) -> None:
         self._address, self._port = address, port
-        self._pause_max = min(max(count * 0.0002, 0.005), 0.25)  # rank 0 answers some thousand looks a second
         self._server = server  # of rank 0
-        self._own = threading.local()
+        self._pause_max = min(max(count * 0.0002, 0.005), 0.25)  # rank 0 answers some thousand looks a second
+        self._pool: collections.deque[Any] = collections.deque()
+        self._process = os.getpid()
+        self._gone: str | None = None
 
     @classmethod
     def of_group(cls, group: Any, number: int, address: str | None) -> _TorchMailbox:
@@ -126,39 +133,72 @@ class _TorchMailbox:
         if isinstance(told[0], Exception):
             raise told[0]
         box = made or cls(*told[0], count)
-        box._client()  # says now what is wrong with the address
+        box._meet(number, count)
         return box
 
-    def _client(self) -> Any:
-        if getattr(self._own, "pid", None) != os.getpid():
-            import torch.distributed as dist
-
-            try:
-                self._own.store = dist.TCPStore(self._address, self._port, is_master=False, timeout=_CALL_MAX)
-            except Exception as error:
+    def _meet(self, number: int, count: int) -> None:
+        """Says now what is wrong with the address. Rank 0 has the server, and must not end before all are connected."""
+        if number != 0:
+            self._pool.append(self._connect(_CALL_MAX))
+            self.put(f"here/{number}", b"")
+            return
+        for other in range(1, count):
+            if self.get(f"here/{other}", _CALL_MAX.total_seconds()) is None:
                 raise OSError(
-                    f"Ranks.torch: rank 0 cannot be reached at {self._address}:{self._port} ({error}); give "
-                    f"address= or ${_ADDRESS}, by which the other machines reach its machine"
-                ) from error
-            self._own.pid = os.getpid()
-        return self._own.store
+                    errno.ETIMEDOUT, f"Ranks.torch: rank {other} of {count} has not come within {_CALL_MAX}; "
+                    f"does it reach this machine as {self._address}? address= or ${_ADDRESS} says another one",
+                )  # fmt: skip
+            self.erase(f"here/{other}")
+
+    def _connect(self, timeout: timedelta) -> Any:
+        import torch.distributed as dist
+
+        try:
+            return dist.TCPStore(self._address, self._port, is_master=False, timeout=timeout)
+        except Exception as error:
+            raise OSError(
+                errno.EHOSTUNREACH, f"Ranks.torch: rank 0 cannot be reached at {self._address}:{self._port} ({error}); "
+                f"give address= or ${_ADDRESS}, by which the other machines reach its machine",
+            ) from error  # fmt: skip
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[Any]:
+        """Raises at once if the server was gone before: each new connection would be tried for long."""
+        if self._process != os.getpid():  # the clients are the parent's
+            self._process, self._pool = os.getpid(), collections.deque()
+        if self._gone:
+            raise ConnectionError(self._gone)
+        try:
+            client = self._pool.pop()
+        except IndexError:
+            client = self._connect(_CONNECT_MAX)
+        try:
+            yield client
+        except Exception as error:
+            self._gone = str(error).split("\n")[0]
+            raise
+        self._pool.append(client)  # not one that was interrupted: its answer is still to come
 
     def put(self, key: str, value: bytes) -> None:
-        self._client().set(key, value)
+        with self._client() as store:
+            store.set(key, value)
 
     def get(self, key: str, timeout: float) -> bytes | None:
         # TCPStore.wait() prints warnings whenever its time is over.
-        store, end, pause = self._client(), time.monotonic() + timeout, _PAUSE_S
-        while not store.check([key]):
+        end, pause = time.monotonic() + timeout, _PAUSE_S
+        while True:
+            with self._client() as store:
+                if store.check([key]):
+                    return store.get(key)
             left = end - time.monotonic()
             if left <= 0:
                 return None
             time.sleep(min(pause, left))
             pause = min(2 * pause, self._pause_max)
-        return store.get(key)
 
     def erase(self, key: str) -> None:
-        self._client().delete_key(key)
+        with self._client() as store:
+            store.delete_key(key)
 
 
 def _own_address() -> str:

@@ -4,12 +4,12 @@ lock (docs/checkpoint.md). This module checks arguments and handles signals."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from penstock import _core
 from penstock._base import arguments as _arguments, children as _children, log as _log
@@ -28,6 +28,28 @@ if TYPE_CHECKING:
 _COUNT_MAX = (1 << 32) - 1
 _MODES = ("min", "max")
 _WAIT_MAX_S = 1e9  # 30 years
+
+
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+
+
+def _counted(call: _Call) -> _Call:
+    """A save that counts as this rank's turn whatever it raises: before the compiled part begins one (an argument, a
+    state that cannot be saved, Ctrl-C), it ends the save on the other ranks."""
+
+    @functools.wraps(call)
+    def counted(self: CheckpointStore, *arguments: Any, **keywords: Any) -> Any:
+        if self._ranks == 1:
+            return call(self, *arguments, **keywords)
+        self._store.forget_call()
+        try:
+            return call(self, *arguments, **keywords)
+        except BaseException as error:
+            if not self._store.has_called():
+                self._store.refuse_save(f"{type(error).__name__}: {error}")
+            raise
+
+    return counted  # type: ignore[return-value]
 
 
 class CheckpointStore:
@@ -140,6 +162,7 @@ class CheckpointStore:
     def folders(self) -> list[str]:
         return list(self._folders)
 
+    @_counted
     @_arguments.named
     def save(
         self,
@@ -167,16 +190,16 @@ class CheckpointStore:
 
         Raises TypeError with the place in the state for an object that cannot be saved, and penstock.Error (an OSError)
         for errors of the system. The error of an earlier save_async() that was not reported yet is raised first."""
-        with self._or_refused():
-            step, rows = _arguments.step("save", step, state), _arguments.metadata("save", metadata, self._metric)
-            _arguments.default("save", default)
-            report = reporter(progress, "save")
-            began = time.perf_counter()
-            state = _streamed.collected("save", state, self._store, "", True, changing)
+        step, rows = _arguments.step("save", step, state), _arguments.metadata("save", metadata, self._metric)
+        _arguments.default("save", default)
+        report = reporter(progress, "save")
+        began = time.perf_counter()
+        state = _streamed.collected("save", state, self._store, "", True, changing)
         info = self._store.save(state, step, bool(pinned), rows, default, report, changing)
         _log.saved(info, began)
         return info
 
+    @_counted
     @_arguments.named
     def save_async(
         self,
@@ -192,35 +215,25 @@ class CheckpointStore:
     ) -> _core.PendingSave[_core.CheckpointInfo]:
         """A save() that returns when training may change the tensors again. `result()` of the returned object gives the
         CheckpointInfo. `copy`, `changing`, the memory budget and failures are as for penstock.save_async()."""
-        with self._or_refused():
-            step = _arguments.step("save_async", step, state)
-            rows = _arguments.metadata("save_async", metadata, self._metric)
-            _arguments.default("save_async", default)
-            report = reporter(progress, "save")
-            _children.watch()
-            state = _streamed.collected("save_async", state, self._store, "", copy, changing)
+        step = _arguments.step("save_async", step, state)
+        rows = _arguments.metadata("save_async", metadata, self._metric)
+        _arguments.default("save_async", default)
+        report = reporter(progress, "save")
+        _children.watch()
+        state = _streamed.collected("save_async", state, self._store, "", copy, changing)
         pending = self._store.save_async(state, step, bool(pinned), rows, default, bool(copy), report, changing)
         _log.watch(pending, f"step {step}")
         return pending
 
+    @_counted
     def _begin(
         self, state: Any, step: int, unchanging: list[tuple[int, int]]
     ) -> _core.PendingSave[_core.CheckpointInfo]:
         """save_async() that copies everything but the memory at `unchanging`: (address, bytes)."""
-        with self._or_refused():
-            step = _arguments.step("save", step, state)
-            _children.watch()
-            state = _streamed.collected("save", state, self._store, "", True, "raise")
+        step = _arguments.step("save", step, state)
+        _children.watch()
+        state = _streamed.collected("save", state, self._store, "", True, "raise")
         return self._store.save_async(state, step, False, [], None, unchanging, None)
-
-    @contextlib.contextmanager
-    def _or_refused(self) -> Iterator[None]:
-        """What is raised before the compiled part begins a save ends it on the other ranks."""
-        try:
-            yield
-        except BaseException as error:
-            self._store.refuse_save(f"{type(error).__name__}: {error}")
-            raise
 
     def latest(self) -> _core.CheckpointInfo | None:
         """The newest checkpoint with a valid manifest and all its files, or None. A RuntimeWarning says why newer ones
