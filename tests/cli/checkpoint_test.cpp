@@ -12,6 +12,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -319,6 +320,106 @@ TEST_F(CheckpointCliTest, ConvertOfMoreThanMemoryMakesTheSame) {
         run_cli({"checkpoint", "convert", torch, folder_ / "x.pt", "--memory", "much"});
     EXPECT_EQ(wrong.status, 2);
     EXPECT_THAT(wrong.err, HasSubstr("'much'"));
+}
+
+// A checkpoint of slices, which are joined: in memory, or one tensor after another.
+class ConvertOfSlices : public CheckpointCliTest {
+protected:
+    void SetUp() override {
+        CheckpointCliTest::SetUp();
+        for (const std::string name : {"a.weight", "b.weight"}) {
+            for (const std::uint64_t column : {0U, 50U}) {
+                std::vector<float>& half = halves_.emplace_back();
+                for (std::size_t row = 0; row < 1000; ++row) {
+                    const auto from = weight_.begin() + static_cast<std::ptrdiff_t>(row * 100);
+                    half.insert(half.end(), from + static_cast<std::ptrdiff_t>(column),
+                                from + static_cast<std::ptrdiff_t>(column) + 50);
+                }
+                state_.tensors.push_back(
+                    {name, "F32", {1000, 50}, bytes_of(half), {1000, 100}, {0, column}});
+            }
+        }
+        state_.tensors.push_back({"a.bias", "I64", {1000}, bytes_of(bias_)});
+        state_.metadata.emplace_back("run", "sliced");
+        save_slices();
+    }
+    void save_slices() {
+        CheckpointStore store(engine_, FileSystem::local(), {slices()});
+        path_ = store.save(state_, {.step = 1}).path;
+    }
+    [[nodiscard]] std::string slices() const { return folder_ / "slices"; }
+    [[nodiscard]] static Outcome convert(const std::string& source, const std::string& target,
+                                         const char* memory) {
+        return run_cli({"checkpoint", "convert", source, target, "--memory", memory, "--json", "-",
+                        "--force"});
+    }
+
+    std::deque<std::vector<float>> halves_;
+    State state_;
+    std::string path_;
+};
+
+TEST_F(ConvertOfSlices, MakesTheSameWithLessMemory) {
+    for (const std::string& structure :
+         {std::string("null"),
+          std::string(R"({"penstock_structure":1,"values":[["dict",1,2,3,4,5,6],"a.weight",)"
+                      R"(["tensor",0],"b.weight",["tensor",1],"a.bias",["tensor",2]],)"
+                      R"("tensors":[[0],[1],[2]],"storages":["a.weight","b.weight","a.bias"]})")}) {
+        state_.structure = structure;
+        save_slices();
+        for (const char* name : {"m.pt", "m.safetensors", "m.safetensors.index.json"}) {
+            const std::string whole = folder_ / "whole" + name;
+            ASSERT_EQ(convert(slices(), whole, "1GiB").status, 0);
+            const std::string target = folder_ / name;
+            const Outcome made = convert(slices(), target, "500KiB");  // one of the weights
+            ASSERT_EQ(made.status, 0) << made.err;
+            EXPECT_EQ(json_of(made)["held_in_memory"], false);
+            EXPECT_EQ(json_of(made)["tensors"], 3);
+            EXPECT_EQ(run_cli({"checkpoint", "verify", target}).status, 0);
+            EXPECT_EQ(run_cli({"checkpoint", "diff", target, whole}).status, 0);
+            EXPECT_EQ(run_cli({"checkpoint", "diff", target, slices()}).status, 0);
+        }
+    }
+}
+
+// Rows of a tensor that was saved as columns.
+TEST_F(ConvertOfSlices, APartOfOneIsJoinedToo) {
+    state_.tensors.resize(2);
+    state_.structure =
+        R"({"penstock_structure":1,"values":[["dict",1,2,3,4],"low",["tensor",0],"high",)"
+        R"(["tensor",1]],"tensors":[[0,"","float32",0,[500,100],[100,1]],)"
+        R"([0,"","float32",50000,[500,100],[100,1]]],"storages":["a.weight"]})";
+    save_slices();
+    const std::string names[] = {folder_ / "held.safetensors", folder_ / "joined.safetensors"};
+    for (const std::string& name : names) {
+        const Outcome made = run_cli({"checkpoint", "convert", slices(), name, "--names", "l*",
+                                      "--memory", name == names[0] ? "1GiB" : "200300"});
+        ASSERT_EQ(made.status, 0) << made.err;
+    }
+    const Outcome same = run_cli({"checkpoint", "diff", names[0], names[1]});
+    EXPECT_EQ(same.status, 0) << same.out;
+}
+
+TEST_F(ConvertOfSlices, WhatDoesNotFitOrIsDamagedLeavesNothing) {
+    const std::string target = folder_ / "m.safetensors";
+    const Outcome large = convert(slices(), target, "300KiB");
+    EXPECT_EQ(large.status, 1);
+    EXPECT_THAT(large.err,
+                AllOf(HasSubstr("tensor 'a.weight' has 400000 bytes"), HasSubstr("--memory")));
+    const Outcome store = convert(slices(), folder_ / "other", "500KiB");
+    EXPECT_EQ(store.status, 1);
+    EXPECT_THAT(store.err, HasSubstr("was saved in slices"));
+    std::filesystem::rename(path_ + "/shard-00001.slices.safetensors",
+                            path_ + "/shard-00001.safetensors");
+    damage(path_);
+    std::filesystem::rename(path_ + "/shard-00001.safetensors",
+                            path_ + "/shard-00001.slices.safetensors");
+    for (const char* memory : {"500KiB", "1GiB"}) {
+        const Outcome damaged = convert(path_, target, memory);
+        EXPECT_EQ(damaged.status, 1);
+        EXPECT_THAT(damaged.err, HasSubstr("tensor '"));
+    }
+    EXPECT_THAT(names_in(folder_.path()), ElementsAre("slices", "store"));
 }
 
 TEST_F(CheckpointCliTest, WhatAFormCannotHoldIsNamed) {

@@ -15,8 +15,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <numeric>
 #include <random>
+#include <set>
 
 namespace penstock::store {
 namespace {
@@ -44,6 +46,22 @@ TEST(Shards, TheFirstTimeInTheOrderOfTheState) {
     // A tensor larger than a shard has one to itself.
     const std::vector<TensorHistory> large{{.bytes = 10}, {.bytes = 500}, {.bytes = 10}};
     EXPECT_EQ(plan_shards(large, {}, 100).size(), 3U);
+}
+
+TEST(Shards, TheirNamesSayWhichHaveSlices) {
+    EXPECT_EQ(shard_name(7), "shard-00007.safetensors");
+    EXPECT_EQ(shard_name(2'000'001, true), "shard-2000001.slices.safetensors");
+    for (const bool slices : {false, true}) {
+        EXPECT_TRUE(is_shard_name(shard_name(123, slices)));
+        EXPECT_EQ(is_name_of_slices(shard_name(123, slices)), slices);
+    }
+    for (const char* name :
+         {"shard-.slices.safetensors", "shard-0001.slices.safetensors", "slices.safetensors",
+          "shard-00001.slice.safetensors", "shard-00001.slices", "shard-0000a.slices.safetensors",
+          "a-shard-00001.slices.safetensors", "shard-00001.slices.slices.safetensors"}) {
+        EXPECT_FALSE(is_shard_name(name)) << name;
+        EXPECT_FALSE(is_name_of_slices(name)) << name;
+    }
 }
 
 TEST(Shards, UnchangedOnesAreLinkedAndChangedOnesStayTogether) {
@@ -79,6 +97,70 @@ TEST(Shards, WhatChangesTogetherComesToLieTogether) {
     for (const ShardPlan& plan : plans) {
         ASSERT_EQ(plan.tensors.size(), 2U);
         EXPECT_EQ(plan.tensors[0] % 2, plan.tensors[1] % 2);
+    }
+}
+
+constexpr std::size_t kNoSlice = kWhole;
+
+// Slices by the numbers of their tensors; no history.
+std::vector<TensorHistory> sliced(std::initializer_list<std::size_t> tensors) {
+    std::vector<TensorHistory> out;
+    for (const std::size_t tensor : tensors) {
+        out.push_back({.bytes = 10, .slice_of = tensor});
+    }
+    return out;
+}
+
+TEST(Shards, SlicesOfOneTensorLieInDifferentOnes) {
+    // The first slice of each together, and the second of each: not a shard for each of them.
+    const auto plans = plan_shards(sliced({0, 0, 1, 1, kNoSlice, 2, 2, kNoSlice, 2}), {}, 1000);
+    ASSERT_EQ(plans.size(), 3U);
+    EXPECT_THAT(plans[0].tensors, ElementsAre(0, 2, 4, 5, 7));
+    EXPECT_THAT(plans[1].tensors, ElementsAre(1, 3, 6));
+    EXPECT_THAT(plans[2].tensors, ElementsAre(8));
+    EXPECT_EQ(plans[1].bytes, 30U);
+}
+
+TEST(Shards, OneSliceThatChangedNeedsNoShardMore) {
+    std::vector<TensorHistory> tensors = sliced({0, 0, 1, kNoSlice});
+    tensors[1].changed = tensors[2].changed = tensors[3].changed = false;
+    const auto plans = plan_shards(tensors, {}, 1000);
+    ASSERT_EQ(plans.size(), 2U);
+    EXPECT_THAT(plans[0].tensors, ElementsAre(0));
+    EXPECT_THAT(plans[1].tensors, ElementsAre(1, 2, 3));
+}
+
+// Any history: each tensor in one shard, and none with two slices of one.
+TEST(Shards, AnyHistoryKeepsSlicesApart) {
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+        std::mt19937_64 random(seed);
+        std::vector<TensorHistory> tensors(1 + random() % 40);
+        for (TensorHistory& tensor : tensors) {
+            tensor.bytes = random() % 50;
+            tensor.slice_of = random() % 4 == 0 ? kNoSlice : random() % 6;
+        }
+        std::vector<ShardHistory> last;
+        for (int save = 0; save < 6; ++save) {
+            const auto plans = plan_shards(tensors, last, 100);
+            std::vector<std::size_t> placed(tensors.size(), 0);
+            last.clear();
+            for (std::size_t s = 0; s < plans.size(); ++s) {
+                std::set<std::size_t> names;
+                for (const std::size_t i : plans[s].tensors) {
+                    ++placed[i];
+                    tensors[i].shard = s;
+                    EXPECT_TRUE(tensors[i].slice_of == kNoSlice ||
+                                names.insert(tensors[i].slice_of).second)
+                        << seed;
+                }
+                last.push_back({plans[s].tensors.size(), random() % 8 != 0});
+            }
+            EXPECT_THAT(placed, ::testing::Each(1U)) << seed;
+            for (TensorHistory& tensor : tensors) {
+                tensor.changed_before = tensor.changed ? save + 1 : tensor.changed_before;
+                tensor.changed = random() % 3 == 0;
+            }
+        }
     }
 }
 

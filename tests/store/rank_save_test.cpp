@@ -2,12 +2,14 @@
 // Saves by ranks that are threads, on a real folder: what they write, and what is refused on all.
 #include "store/keep/store_folder.hpp"
 #include "store/rank_state.hpp"
+#include "store/stock_view.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 
 #include <penstock/checkpoint.hpp>
 #include <penstock/ranks.hpp>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +19,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <span>
@@ -29,6 +32,7 @@ namespace penstock::store {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -69,13 +73,17 @@ protected:
                             const CheckpointInfo info = store.save(state.state(), {.step = number});
                             EXPECT_EQ(info.step, number);
                             EXPECT_EQ(info.path, store.latest()->path);
-                            EXPECT_EQ(info.tensors, 6U);
+                            EXPECT_EQ(info.tensors, 7U);
                             EXPECT_THAT(info.note, Not(HasSubstr("rank")));
                         }),
                     Each(""));
     }
     [[nodiscard]] CheckpointStore reader() {
         return {engine_, FileSystem::local(), {folder_ / "ckpt"}};
+    }
+    [[nodiscard]] std::string as_stock(std::uint64_t number, std::uint64_t whole = 300) {
+        return RankState::compare_as_stock(*engine_, FileSystem::local(), reader().latest()->path,
+                                           number, whole);
     }
     [[nodiscard]] std::vector<std::string> leftovers() const {
         std::vector<std::string> names;
@@ -103,6 +111,7 @@ TEST_F(RankSaves, IsOneCheckpointOfAll) {
         EXPECT_EQ(latest->step, count);
         Checkpoint checkpoint(engine_, FileSystem::local(), latest->path);
         EXPECT_EQ(RankState::compare(checkpoint, count, kLarge), "");
+        EXPECT_EQ(as_stock(count, kLarge), "");
         EXPECT_THAT(checkpoint.verify(), IsEmpty());
         EXPECT_THAT(leftovers(), IsEmpty());
     }
@@ -115,9 +124,7 @@ TEST_F(RankSaves, LargeWholeTensorsAreSharedOut) {
         const std::string name = entry.path().filename();
         EXPECT_FALSE(is_share_name(name)) << name;
         if (name.starts_with("shard-") && entry.file_size() > 4 * kLarge) {
-            ++writers[name.size() > std::string("shard-00001.safetensors").size()
-                          ? name.substr(6, 1)
-                          : "0"];
+            ++writers[name.find('.') > std::string("shard-00001").size() ? name.substr(6, 1) : "0"];
         }
     }
     EXPECT_EQ(writers.size(), 2U);
@@ -137,6 +144,7 @@ TEST_F(RankSaves, WhatDidNotChangeIsLinkedByWhomItWasWritten) {
     save_all(3, 3, kLarge);
     Checkpoint checkpoint(engine_, FileSystem::local(), reader().latest()->path);
     EXPECT_EQ(RankState::compare(checkpoint, 3, kLarge), "");
+    EXPECT_EQ(as_stock(3, kLarge), "");
     EXPECT_LT(checkpoint.info().written_bytes, checkpoint.info().tensor_bytes);
 }
 
@@ -242,6 +250,35 @@ TEST_F(RankSaves, ARankMayHaveAllOfATensor) {
         checkpoint.read({&read, 1});
         EXPECT_EQ(found, support::pattern(16, 1)) << name;
     }
+}
+
+// Its slices have no elements either, and one of them is all that a reader of shards finds.
+TEST_F(RankSaves, ATensorWithoutElementsHasItsShapeInItsShard) {
+    EXPECT_THAT(run(2,
+                    [&](const Ranks& ranks, CheckpointStore& store) {
+                        StateTensor none = rows_of("none", 0, 0, 0);
+                        none.shape = {0, 1};
+                        none.global_offset = {0, 2UL * ranks.number()};
+                        StateTensor more = none;
+                        ++more.global_offset[1];
+                        store.save({.tensors = {none, more}}, {.step = 1});
+                    }),
+                Each(""));
+    const std::string path = reader().latest()->path;
+    const auto found = test::read_as_stock(*engine_, FileSystem::local(), path);
+    ASSERT_TRUE(found.contains("none"));
+    EXPECT_EQ(found.at("none").shape, (std::vector<std::uint64_t>{0, 4}));
+    EXPECT_THAT(Checkpoint(engine_, FileSystem::local(), path).verify(), IsEmpty());
+}
+
+TEST_F(RankSaves, TheIndexNamesWholeTensorsOnly) {
+    save_all(2, 1);
+    const std::string path = reader().latest()->path + "/model.safetensors.index.json";
+    std::ifstream file(path);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_THAT(text, AllOf(HasSubstr("\"bias\""), HasSubstr("\"table\"")));
+    EXPECT_THAT(text, Not(AnyOf(HasSubstr("weight\""), HasSubstr("@"), HasSubstr("strided"))));
+    EXPECT_THAT(text, HasSubstr(fmt::format("\"total_size\": {}", 4 * (77 + 300 + 300))));
 }
 
 TEST_F(RankSaves, ATensorThatNoRankWritesIsAnErrorOnAll) {
@@ -473,6 +510,7 @@ TEST_F(RankSavesInFolders, ShardsLieInAllOfThem) {
     }
     Checkpoint checkpoint(engine_, FileSystem::local(), reader().latest()->path);
     EXPECT_EQ(RankState::compare(checkpoint, 3, kLarge), "");
+    EXPECT_EQ(as_stock(3, kLarge), "");
     EXPECT_THAT(checkpoint.verify(), IsEmpty());
     for (const char* name : {"second", "third"}) {
         for (const auto& entry : std::filesystem::directory_iterator(folder_ / name)) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/rank_state.hpp"
 
+#include "store/stock_view.hpp"
 #include "support/test_engine.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace penstock::store {
@@ -16,14 +18,14 @@ struct Matrix {
     std::string name;
     std::uint64_t rows;
     std::uint64_t columns;
-    bool cut;      ///< each rank has some rows of it
-    bool changes;  ///< at each save
+    std::uint64_t parts;  ///< slices that each rank has of its rows; 0: all ranks have all of it
+    bool changes;         ///< at each save
 };
 
 std::vector<Matrix> matrices(std::uint64_t whole) {
-    return {{"embedding", 12, 50, true, false}, {"uneven", 5, 7, true, true},
-            {"weight", 12, 40, true, true},     {"bias", 1, 77, false, true},
-            {"head", 1, whole, false, true},    {"table", 1, whole, false, false}};
+    return {{"embedding", 12, 50, 1, false}, {"uneven", 5, 7, 1, true}, {"weight", 12, 40, 1, true},
+            {"strided", 20, 5, 2, true},     {"bias", 1, 77, 0, true},  {"head", 1, whole, 0, true},
+            {"table", 1, whole, 0, false}};
 }
 
 std::vector<std::byte> content_of(const Matrix& matrix, std::uint64_t number) {
@@ -42,22 +44,30 @@ RankState::RankState(std::uint32_t rank, std::uint32_t count, std::uint64_t numb
                      std::uint64_t whole)
     : number_(number) {
     for (const Matrix& matrix : matrices(whole)) {
-        const std::uint64_t begin = matrix.cut ? matrix.rows * rank / count : 0;
-        const std::uint64_t end = matrix.cut ? matrix.rows * (rank + 1) / count : matrix.rows;
-        const std::vector<std::byte> content = content_of(matrix, number);
-        const std::uint64_t row = 4 * matrix.columns;
-        contents_.emplace_back(content.begin() + static_cast<std::ptrdiff_t>(begin * row),
-                               content.begin() + static_cast<std::ptrdiff_t>(end * row));
-        StateTensor& tensor = tensors_.emplace_back();
-        tensor.name = matrix.name;
-        tensor.dtype = "F32";
-        tensor.shape = {end - begin, matrix.columns};
-        tensor.data = contents_.back();
-        if (matrix.cut) {
-            tensor.global_shape = {matrix.rows, matrix.columns};
-            tensor.global_offset = {begin, 0};
+        if (matrix.parts == 0) {
+            add_rows(matrix.name, content_of(matrix, number), 0, matrix.rows, matrix.rows);
+        }
+        for (std::uint64_t part = 0; part < matrix.parts; ++part) {
+            const std::uint64_t place = part * count + rank;
+            const std::uint64_t begin = matrix.rows * place / (matrix.parts * count);
+            const std::uint64_t end = matrix.rows * (place + 1) / (matrix.parts * count);
+            add_rows(matrix.name, content_of(matrix, number), begin, end, matrix.rows);
+            tensors_.back().global_shape = {matrix.rows, matrix.columns};
+            tensors_.back().global_offset = {begin, 0};
         }
     }
+}
+
+void RankState::add_rows(const std::string& name, const std::vector<std::byte>& content,
+                         std::uint64_t begin, std::uint64_t end, std::uint64_t rows) {
+    const std::uint64_t row = content.size() / rows;
+    contents_.emplace_back(content.begin() + static_cast<std::ptrdiff_t>(begin * row),
+                           content.begin() + static_cast<std::ptrdiff_t>(end * row));
+    StateTensor& tensor = tensors_.emplace_back();
+    tensor.name = name;
+    tensor.dtype = "F32";
+    tensor.shape = {end - begin, row / 4};
+    tensor.data = contents_.back();
 }
 
 State RankState::state() const {
@@ -80,6 +90,27 @@ std::string RankState::compare(Checkpoint& checkpoint, std::uint64_t number, std
         if (found != content_of(matrix, number)) {
             return fmt::format("{} is not that of number {}", matrix.name, number);
         }
+    }
+    return {};
+}
+
+std::string RankState::compare_as_stock(Engine& engine, const FileSystem& files,
+                                        const std::string& folder, std::uint64_t number,
+                                        std::uint64_t whole) {
+    try {
+        const auto found = test::read_as_stock(engine, files, folder);
+        const std::vector<Matrix> wanted = matrices(whole);
+        if (found.size() != wanted.size()) {
+            return fmt::format("the shards have {} tensors", found.size());
+        }
+        for (const Matrix& matrix : wanted) {
+            const auto tensor = found.find(matrix.name);
+            if (tensor == found.end() || tensor->second.data != content_of(matrix, number)) {
+                return fmt::format("the shards do not have {} of number {}", matrix.name, number);
+            }
+        }
+    } catch (const std::exception& error) {
+        return error.what();
     }
     return {};
 }

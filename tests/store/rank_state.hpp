@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A state that is cut over ranks: rows of two tensors, one of them that does not divide, a part
-// that never changes, and tensors that every rank has.
+// A state that is cut over ranks: rows of some tensors, one that does not divide, one of which each
+// rank has two parts, one that never changes; and tensors that every rank has.
 #pragma once
 
 #include <penstock/checkpoint.hpp>
@@ -21,8 +21,16 @@ public:
     /// Empty if that is what the checkpoint has, whole; else what is wrong.
     [[nodiscard]] static std::string compare(Checkpoint& checkpoint, std::uint64_t number,
                                              std::uint64_t whole = 300);
+    /// The same by the shards alone, as torch.distributed.checkpoint reads them.
+    [[nodiscard]] static std::string compare_as_stock(Engine& engine, const FileSystem& files,
+                                                      const std::string& folder,
+                                                      std::uint64_t number,
+                                                      std::uint64_t whole = 300);
 
 private:
+    void add_rows(const std::string& name, const std::vector<std::byte>& content,
+                  std::uint64_t begin, std::uint64_t end, std::uint64_t rows);
+
     std::uint64_t number_;
     std::vector<StateTensor> tensors_;
     std::vector<std::vector<std::byte>> contents_;

@@ -9,7 +9,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,8 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Ne;
+using ::testing::StartsWith;
 
 constexpr std::uint64_t kTensorBytes = 4096;
 
@@ -138,6 +142,54 @@ TEST_F(Planning, ATensorOfAnotherTypeOrPlaceIsNew) {
     EXPECT_EQ(before[1], nullptr);
     EXPECT_EQ(before[2], nullptr);
     EXPECT_NE(before[3], nullptr);
+}
+
+// The text of the header, without the numbers at its beginning and the spaces at its end.
+std::string header_of(const SavePart& part) {
+    const std::string_view text = part.layout->file().literals();
+    return std::string(text.substr(8, text.find_last_not_of(' ') - 7));
+}
+
+TEST_F(Planning, OnlyASaveOfSlicesSaysWhereTensorsBegin) {
+    const SavePlan whole = plan(kAll, 1, 1024 * kTensorBytes);
+    EXPECT_THAT(header_of(whole.parts[0]), StartsWith(R"({"__metadata__":{"format":"pt"},"t0":)"));
+    // Slices of "t0", and a tensor whose name looks like that of one, and is hard to write.
+    state_.tensors.resize(4);
+    state_.tensors[1].name = "t0";
+    for (std::uint64_t i = 0; i < 2; ++i) {
+        state_.tensors[i].shape = {4, kTensorBytes / 4};
+        state_.tensors[i].global_shape = {8, kTensorBytes / 4};
+        state_.tensors[i].global_offset = {4 * i, 0};
+    }
+    state_.tensors[2].name = "t0@4,0";
+    state_.tensors[3].name = "\"\\\n\xc3\xa4";
+    const SavePlan sliced = plan({true, true, true, true}, 1, 1024 * kTensorBytes);
+    EXPECT_THAT(files(sliced, true),
+                ElementsAre("shard-00001.slices.safetensors", "shard-00002.slices.safetensors"));
+    EXPECT_THAT(sliced.parts[0].tensors, ElementsAre(0, 2, 3));
+    const auto places = [&](std::size_t part) {
+        const auto json = nlohmann::json::parse(header_of(sliced.parts[part]));
+        EXPECT_EQ(json["__metadata__"]["format"], "pt");
+        return nlohmann::json::parse(json["__metadata__"]["DCP_SHARDING_INFO"].get<std::string>());
+    };
+    EXPECT_EQ(places(0), nlohmann::json::parse(R"({"t0":{"saved_offsets":[0,0]},
+        "t0@4,0":{"saved_offsets":[0]},"\"\\\n\u00e4":{"saved_offsets":[0]}})"));
+    EXPECT_EQ(places(1), nlohmann::json::parse(R"({"t0":{"saved_offsets":[4,0]}})"));
+}
+
+TEST_F(Planning, AShardWithSlicesUnderOtherNamesIsNotLinked) {
+    state_.tensors.resize(2);
+    state_.tensors[0].global_shape = {2 * kTensorBytes};
+    state_.tensors[0].global_offset = {kTensorBytes};
+    save({true, true});
+    EXPECT_EQ(last_.manifest.shards[0].file, "shard-00001.slices.safetensors");
+    EXPECT_EQ(files(plan({false, false}), true).size(), 0U);
+    last_.manifest.shards[0].file = "shard-00001.safetensors";  // as earlier saves named it
+    const SavePlan next = plan({true, false});
+    EXPECT_THAT(next.before, ElementsAre(nullptr, Ne(nullptr)));
+    EXPECT_THAT(files(next, true),
+                ElementsAre("shard-00001.slices.safetensors", "shard-00002.safetensors"));
+    EXPECT_EQ(check_manifest(draft(next)), "");
 }
 
 TEST_F(Planning, SeveralFoldersGetAFewShardsEach) {

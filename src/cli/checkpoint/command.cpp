@@ -86,7 +86,8 @@ constexpr const char* kConvertFooter =
 next to it, each of at most --shard-bytes), or else the folder of a store, which gets one
 checkpoint more. A file or an index appears whole and durable under its name, or not at all. A
 value that the form cannot hold is an error that names it. Tensors are held in memory; for those
-that do not fit, the source is verified first, and then read again as it is written.
+that do not fit, the source is verified first, and then read again as it is written. Of a
+checkpoint with tensors in slices, a file is then made from one tensor at a time.
 
 Examples:
   penstock checkpoint convert runs/a model.pt                    torch.load() reads it

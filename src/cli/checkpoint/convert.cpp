@@ -7,6 +7,7 @@
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"
 #include "cli/checkpoint/mapped_source.hpp"
+#include "cli/checkpoint/one_by_one.hpp"
 #include "cli/checkpoint/part_source.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
@@ -113,13 +114,18 @@ public:
                const CheckpointOptions& options)
         : engine_(std::move(engine)), source_(source), step_(step), options_(options) {}
 
-    /// Loads all tensors, verified: into memory, or mapped when there is not enough of it.
-    void load(report::Progress& shown) {
+    /// Loads all tensors, verified: into memory, or mapped when there is not enough of it. Tensors
+    /// in slices cannot be mapped: they are read one at a time when a file is written.
+    void load(Form form, report::Progress& shown) {
         std::uint64_t total = 0;
         for (const TensorEntry& t : source_.tensors()) {
             total += base::align_up(t.bytes, kMemoryAlignment);
         }
         const bool fits = total <= memory_that_may_be_taken(options_);
+        one_by_one_ = !fits && form != Form::kStore && has_slices(source_) && is_as_stored();
+        if (one_by_one_) {
+            return;
+        }
         if (options_.verify && !(fits && source_.checks_reads())) {
             verify(shown);
         }
@@ -134,9 +140,12 @@ public:
         }
     }
 
-    [[nodiscard]] bool is_held() const { return !mapped_; }
+    [[nodiscard]] bool is_held() const { return !mapped_ && !one_by_one_; }
 
     void write(const std::string& target, Form form, report::Progress& shown) {
+        if (one_by_one_) {
+            return to_file(target, form, shown);
+        }
         try {
             switch (form) {
                 case Form::kTorch:
@@ -162,6 +171,28 @@ private:
     // Whether the target keeps the structure, and with it the layout of tensors in memory.
     [[nodiscard]] bool keeps_structure() const {
         return !options_.tensors_only && source_.structure() != "null";
+    }
+
+    // Whether the tensors of the state are the stored ones; a structure that is kept has them.
+    [[nodiscard]] bool is_as_stored() const {
+        const auto skeleton = keeps_structure() ? std::nullopt : state::skeleton_of(source_);
+        return !skeleton ||
+               std::ranges::all_of(skeleton->tree.tensors, [&](const format::TensorValue& t) {
+                   const auto stored = std::ranges::find(
+                       source_.tensors(), skeleton->sources[t.storage], &TensorEntry::name);
+                   return stored != source_.tensors().end() && is_stored(t, *stored);
+               });
+    }
+
+    void to_file(const std::string& target, Form form, report::Progress& shown) {
+        TensorStream stream =
+            one_by_one(source_, keeps_structure(), memory_that_may_be_taken(options_));
+        if (form != Form::kTorch) {
+            stream.metadata = source_.metadata();
+        }
+        save_file(engine_, target, stream,
+                  {.shard_bytes = options_.shard_bytes.value_or(state::kShardBytes),
+                   .progress = written_by(shown)});
     }
 
     void to_torch(const std::string& target, report::Progress& shown) {
@@ -251,9 +282,11 @@ private:
         return out;
     }
 
-    // Whether the stored tensor is this one, element for element.
     [[nodiscard]] bool is_stored(const format::TensorValue& t, std::size_t index) const {
-        const TensorEntry& stored = source_.tensors()[index];
+        return is_stored(t, source_.tensors()[index]);
+    }
+    // Whether the stored tensor is this one, element for element.
+    [[nodiscard]] static bool is_stored(const format::TensorValue& t, const TensorEntry& stored) {
         return format::safetensors::type_named(stored.dtype) == t.type && t.offset == 0 &&
                state::is_plain(t) && state::view_bytes(t) == stored.bytes;
     }
@@ -388,6 +421,7 @@ private:
     std::vector<Buffer> gathered_;
     std::uint64_t taken_ = 0;  // bytes of memory, for all of these
     std::optional<MappedSource> mapped_;
+    bool one_by_one_ = false;
     std::vector<std::span<const std::byte>> data_;  // one per tensor
     std::unordered_map<std::string_view, std::size_t> by_name_;
     std::string written_;
@@ -413,7 +447,7 @@ int checkpoint_convert(const CheckpointOptions& options, std::span<const std::st
     refuse_unread(*source, target, options);
     report::Progress shown;
     Conversion conversion(engine, *source, stored != nullptr ? stored->info().step : 0, options);
-    conversion.load(shown);
+    conversion.load(form, shown);
     conversion.write(target, form, shown);
     shown.clear();
     const std::string& made = conversion.written().empty() ? target : conversion.written();

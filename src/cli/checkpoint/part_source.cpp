@@ -55,23 +55,6 @@ state::Subtree part_of(const state::Source& source, const format::ValueTree& tre
     return std::move(*dict);
 }
 
-// So many bytes of a tensor from its byte `first` on.
-std::vector<TensorStretch> cut(const std::vector<TensorStretch>& stretches, std::uint64_t first,
-                               std::uint64_t bytes) {
-    std::vector<TensorStretch> out;
-    for (TensorStretch one : stretches) {
-        const std::uint64_t left_out = std::min(first, one.bytes);
-        first -= left_out;
-        one.offset += left_out;
-        one.bytes = std::min(one.bytes - left_out, bytes);
-        bytes -= one.bytes;
-        if (one.bytes != 0 || out.empty()) {
-            out.push_back(one);
-        }
-    }
-    return out;
-}
-
 }  // namespace
 
 PartSource::PartSource(state::Source& whole, std::span<const std::string> names) : whole_(whole) {
@@ -107,7 +90,10 @@ PartSource::PartSource(state::Source& whole, std::span<const std::string> names)
         } else {
             entry.stretches.emplace_back();
         }
-        entry.stretches = cut(entry.stretches, place.first, t.data.bytes);
+        if (entry.stretches.size() == 1) {  // slices have an order of their own
+            entry.stretches.front().offset += place.first;
+            entry.stretches.front().bytes = t.data.bytes;
+        }
         entry.name = std::move(t.name);
         entry.dtype = std::move(t.dtype);
         entry.shape = std::move(t.shape);

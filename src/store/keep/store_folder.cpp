@@ -28,6 +28,7 @@ constexpr std::string_view kStepWord = "-step-";
 constexpr std::size_t kGenerationDigits = 8;
 constexpr std::string_view kShardPrefix = "shard-";
 constexpr std::string_view kShardSuffix = ".safetensors";
+constexpr std::string_view kSlicesSuffix = ".slices.safetensors";
 constexpr std::size_t kShardDigits = 5;
 constexpr std::string_view kSharePrefix = ".share-";
 
@@ -125,8 +126,13 @@ std::optional<std::uint64_t> hidden_generation(std::string_view name) {
                : std::nullopt;
 }
 
-std::string shard_name(std::uint64_t number) {
-    return fmt::format("{}{:0{}}{}", kShardPrefix, number, kShardDigits, kShardSuffix);
+std::string shard_name(std::uint64_t number, bool slices) {
+    return fmt::format("{}{:0{}}{}", kShardPrefix, number, kShardDigits,
+                       slices ? kSlicesSuffix : kShardSuffix);
+}
+
+bool is_name_of_slices(std::string_view name) {
+    return is_shard_name(name) && name.ends_with(kSlicesSuffix);
 }
 
 std::string share_name(std::uint32_t rank) {
@@ -139,12 +145,13 @@ bool is_share_name(std::string_view name) {
 }
 
 bool is_shard_name(std::string_view name) {
-    if (!name.starts_with(kShardPrefix) || !name.ends_with(kShardSuffix) ||
-        name.size() < kShardPrefix.size() + kShardDigits + kShardSuffix.size()) {
+    const std::string_view suffix = name.ends_with(kSlicesSuffix) ? kSlicesSuffix : kShardSuffix;
+    if (!name.starts_with(kShardPrefix) || !name.ends_with(suffix) ||
+        name.size() < kShardPrefix.size() + kShardDigits + suffix.size()) {
         return false;
     }
     name.remove_prefix(kShardPrefix.size());
-    name.remove_suffix(kShardSuffix.size());
+    name.remove_suffix(suffix.size());
     return name.find_first_not_of("0123456789") == std::string_view::npos;
 }
 

@@ -59,8 +59,11 @@ struct FolderScan {
 /// make.
 [[nodiscard]] std::optional<std::uint64_t> hidden_generation(std::string_view name);
 
-/// "shard-00007.safetensors"
-[[nodiscard]] std::string shard_name(std::uint64_t number);
+/// "shard-00007.safetensors". "shard-00007.slices.safetensors" has slices under the names of their
+/// tensors; earlier saves gave them names of their own, and the file the first of these names.
+[[nodiscard]] std::string shard_name(std::uint64_t number, bool slices = false);
+/// Whether it is the second of these names.
+[[nodiscard]] bool is_name_of_slices(std::string_view name);
 [[nodiscard]] bool is_shard_name(std::string_view name);
 /// ".share-00002": what a rank wrote, until the manifest has it.
 [[nodiscard]] std::string share_name(std::uint32_t rank);

@@ -56,7 +56,11 @@ public:
         : numbers_(tensors_of_rank(state, group.ranks().number(), group.ranks().count())) {
         state_.tensors.reserve(numbers_.size());
         for (const std::size_t i : numbers_) {
-            state_.tensors.push_back(state.tensors[i]);
+            StateTensor& tensor = state_.tensors.emplace_back(state.tensors[i]);
+            if (tensor.data.bytes == 0 && !tensor.global_shape.empty()) {
+                tensor.shape = tensor.global_shape;  // it has no elements, and no other slice
+                tensor.global_offset.assign(tensor.shape.size(), 0);
+            }
         }
     }
     [[nodiscard]] const State& state() const { return state_; }

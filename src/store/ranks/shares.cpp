@@ -133,8 +133,13 @@ std::vector<std::size_t> tensors_of_rank(const State& state, std::uint32_t rank,
     PENSTOCK_ASSERT(rank < count);
     const std::vector<std::uint32_t> writer = writers(state, count);
     std::vector<std::size_t> own;
+    std::unordered_set<std::string_view> empty;  // one slice of such a tensor says all of it
     for (std::size_t i = 0; i < state.tensors.size(); ++i) {
-        if (is_part(state.tensors[i]) ? writes_slice(state.tensors[i], rank) : writer[i] == rank) {
+        const StateTensor& tensor = state.tensors[i];
+        const bool writes = is_part(tensor) ? writes_slice(tensor, rank) : writer[i] == rank;
+        const bool again =
+            is_part(tensor) && tensor.data.bytes == 0 && !empty.insert(tensor.name).second;
+        if (writes && !again) {
             own.push_back(i);
         }
     }

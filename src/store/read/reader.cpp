@@ -268,9 +268,14 @@ void Checkpoint::Impl::verify_index(std::vector<CheckpointProblem>& problems) {
             return;
         }
         const format::ShardIndex& index = *parsed;
-        const format::ShardIndex saved = store::stock_index(manifest);
         const std::unordered_map<std::string_view, std::string_view> where(index.weight_map.begin(),
                                                                            index.weight_map.end());
+        format::ShardIndex saved = store::stock_index(manifest);
+        if (index.weight_map.size() != saved.weight_map.size()) {
+            format::ShardIndex earlier = store::earlier_stock_index(manifest);
+            saved = index.weight_map.size() == earlier.weight_map.size() ? std::move(earlier)
+                                                                         : std::move(saved);
+        }
         const std::size_t before = problems.size();
         for (const auto& [tensor, shard] : saved.weight_map) {
             const auto found = where.find(tensor);

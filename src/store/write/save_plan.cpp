@@ -4,11 +4,13 @@
 #include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "store/keep/store_folder.hpp"
+#include "store/manifest/stock_index.hpp"
 #include "store/write/state_check.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory_resource>
 #include <string_view>
 #include <unordered_map>
@@ -48,7 +50,12 @@ std::vector<TensorHistory> tensor_histories(const SavePlan& plan) {
     PENSTOCK_ASSERT(plan.changed.size() == plan.state.tensors.size());
     PENSTOCK_ASSERT(plan.before.size() == plan.state.tensors.size());
     std::vector<TensorHistory> tensors(plan.state.tensors.size());
+    std::unordered_map<std::string_view, std::size_t> sliced;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
+        if (is_slice(plan.state.tensors[i])) {
+            tensors[i].slice_of =
+                sliced.emplace(plan.state.tensors[i].name, sliced.size()).first->second;
+        }
         tensors[i].bytes = plan.state.tensors[i].data.bytes;
         tensors[i].changed = plan.changed[i];
         if (plan.before[i] != nullptr) {
@@ -71,6 +78,11 @@ std::uint64_t bytes_of_a_shard(const State& state, std::uint64_t wanted, std::si
                     std::max(total / (kShardsPerFolder * folders), kShardBytesMin));
 }
 
+bool has_slices(const SavePlan& plan, const SavePart& part) {
+    return std::any_of(part.tensors.begin(), part.tensors.end(),
+                       [&](std::size_t i) { return is_slice(plan.state.tensors[i]); });
+}
+
 // A linked shard keeps its name, so that tools that copy folders find it unchanged.
 void name_parts(SavePlan& plan) {
     std::unordered_set<std::string_view> names;
@@ -88,9 +100,22 @@ void name_parts(SavePlan& plan) {
     std::uint64_t number = plan.share.shards_after;
     for (SavePart& part : plan.parts) {
         while (part.is_written() && (part.file.empty() || names.contains(part.file))) {
-            part.file = shard_name(++number);
+            part.file = shard_name(++number, has_slices(plan, part));
         }
     }
+}
+
+std::string places_in(const SavePlan& plan, const SavePart& part) {
+    static constexpr std::array<std::uint64_t, format::safetensors::kRankMax> kZeros{};
+    std::vector<StockPlace> places;
+    places.reserve(part.tensors.size());
+    for (const std::size_t i : part.tensors) {
+        const StateTensor& tensor = plan.state.tensors[i];
+        places.push_back({tensor.name, tensor.global_offset.empty()
+                                           ? std::span(kZeros).first(tensor.shape.size())
+                                           : std::span(tensor.global_offset)});
+    }
+    return stock_places(places);
 }
 
 void lay_out(const SavePlan& plan, SavePart& part) {
@@ -99,8 +124,12 @@ void lay_out(const SavePlan& plan, SavePart& part) {
     for (const std::size_t i : part.tensors) {
         tensors.push_back(plan.entries[i]);
     }
+    format::safetensors::Metadata metadata{{"format", "pt"}};
+    if (plan.has_places) {
+        metadata.emplace_back(kStockPlacesKey, places_in(plan, part));
+    }
     part.layout = std::make_unique<format::safetensors::Layout>(
-        base::unwrap(format::safetensors::Layout::make(std::move(tensors), {{"format", "pt"}})));
+        base::unwrap(format::safetensors::Layout::make(std::move(tensors), metadata)));
 }
 
 // The reason why unchanged tensors are written all the same, or empty.
@@ -137,7 +166,8 @@ std::vector<const Slice*> find_before(const State& state, const Manifest& last) 
             continue;
         }
         for (const Slice& slice : found->second->slices) {
-            if (is_place_of(slice, tensor)) {
+            if (is_place_of(slice, tensor) &&
+                (!is_slice(tensor) || is_name_of_slices(last.shards.at(slice.shard).file))) {
                 before[i] = &slice;
             }
         }
@@ -147,6 +177,8 @@ std::vector<const Slice*> find_before(const State& state, const Manifest& last) 
 
 void plan_parts(SavePlan& plan, std::span<const ShardThere> there, std::uint64_t shard_bytes,
                 std::size_t folders) {
+    plan.has_places = !plan.share.name.empty() ||
+                      std::any_of(plan.state.tensors.begin(), plan.state.tensors.end(), is_slice);
     const std::vector<ShardHistory> shards = shard_histories(plan.last.manifest, there);
     for (ShardPlan& shard : plan_shards(tensor_histories(plan), shards,
                                         bytes_of_a_shard(plan.state, shard_bytes, folders))) {

@@ -71,13 +71,16 @@ struct SavePlan {
     std::string store = {};                            ///< the identity of the store
     std::int64_t saved_unix_ns = 0;
     ShareOfRank share = {};
+    bool has_places = false;  ///< written shards say where their tensors begin (stock_places())
 };
 
-/// For each tensor, the slice of `last` that has the same name, type and place, or nullptr.
+/// For each tensor, the slice of `last` that has the same name, type and place, or nullptr. A slice
+/// that has not its tensor's name in its shard is none: with others that have it, stock readers
+/// would find half of the tensor, and say nothing.
 [[nodiscard]] std::vector<const Slice*> find_before(const State& state, const Manifest& last);
 
-/// Fills parts and note from the rest. `there`: one per shard of the last checkpoint. `folders`:
-/// their number in the store.
+/// Fills parts, note and has_places from the rest. `there`: one per shard of the last checkpoint.
+/// `folders`: their number in the store.
 void plan_parts(SavePlan& plan, std::span<const ShardThere> there, std::uint64_t shard_bytes,
                 std::size_t folders);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 namespace penstock::store {
@@ -30,6 +31,23 @@ std::vector<Old> group_as_before(std::span<const TensorHistory> tensors, std::si
         (tensors[i].changed ? shard.changed : shard.unchanged) = true;
     }
     return old;
+}
+
+// Divides tensors, so that no part has two slices of one tensor.
+std::vector<std::vector<std::size_t>> divide(std::span<const TensorHistory> tensors,
+                                             std::span<const std::size_t> sorted) {
+    std::vector<std::vector<std::size_t>> parts(1);
+    std::unordered_map<std::size_t, std::size_t> seen;  // slices of each tensor
+    for (std::size_t k = 0; k < sorted.size(); ++k) {
+        const TensorHistory& tensor = tensors[sorted[k]];
+        if (k > 0 && tensor.changed != tensors[sorted[k - 1]].changed) {
+            seen.clear();  // they are cut there anyway
+        }
+        const std::size_t part = tensor.slice_of == kWhole ? 0 : seen[tensor.slice_of]++;
+        parts.resize(std::max(parts.size(), part + 1));
+        parts[part].push_back(sorted[k]);
+    }
+    return parts;
 }
 
 // Cuts tensors that are sorted by their history into shards.
@@ -94,7 +112,9 @@ std::vector<ShardPlan> plan_shards(std::span<const TensorHistory> tensors,
         return std::tuple(!tensors[a].changed, tensors[a].changed_before) <
                std::tuple(!tensors[b].changed, tensors[b].changed_before);
     });
-    cut(tensors, rest, shard_bytes, plans);
+    for (const std::vector<std::size_t>& part : divide(tensors, rest)) {
+        cut(tensors, part, shard_bytes, plans);
+    }
     return plans;
 }
 

@@ -6,6 +6,9 @@
 //   apart     in any other case, changed tensors go into new shards and unchanged ones into others,
 //             each with those that changed last in the same generation
 //
+// Slices of one tensor go into different shards: each has the tensor's name there, and a name
+// occurs once in a file.
+//
 // So tensors that change together end up together, and a state with a part that rests settles: from
 // the second change on, the resting part is linked.
 #pragma once
@@ -19,6 +22,7 @@
 namespace penstock::store {
 
 inline constexpr std::size_t kNoShard = SIZE_MAX;
+inline constexpr std::size_t kWhole = SIZE_MAX;
 
 /// A tensor of the state, with its history in the last checkpoint.
 struct TensorHistory {
@@ -26,6 +30,7 @@ struct TensorHistory {
     std::size_t shard = kNoShard;  ///< of the last checkpoint
     bool changed = true;
     std::uint64_t changed_before = 0;  ///< generation of the change before this one; 0: new
+    std::size_t slice_of = kWhole;     ///< equal for slices of one tensor
 };
 
 /// A shard of the last checkpoint.

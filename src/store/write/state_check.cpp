@@ -5,7 +5,6 @@
 #include "format/fault.hpp"
 #include "format/json.hpp"
 #include "state/writing/state_image.hpp"
-#include "store/manifest/stock_index.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -98,10 +97,7 @@ std::vector<safetensors::Tensor> check_state(const State& state) {
             (other.global_shape != tensor.global_shape || other.dtype != tensor.dtype)) {
             refuse(tensor, "two slices of it disagree on its global shape or type");
         }
-        out.push_back(
-            {.name = is_slice(tensor) ? slice_name(tensor.name, tensor.global_offset) : tensor.name,
-             .type = type,
-             .shape = tensor.shape});
+        out.push_back({.name = tensor.name, .type = type, .shape = tensor.shape});
     }
     check_structure(state);
     return out;

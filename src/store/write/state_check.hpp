@@ -11,8 +11,8 @@
 
 namespace penstock::store {
 
-/// Each tensor as its shard has it: a slice of a larger tensor is named "<name>@<offsets>" there,
-/// because a name occurs once in a file. Throws kInvalidArgument that names the tensor.
+/// Each tensor as its shard has it: a slice of a larger tensor has that one's name. Throws
+/// kInvalidArgument that names the tensor.
 [[nodiscard]] std::vector<format::safetensors::Tensor> check_state(const State& state);
 
 /// The shape of the whole tensor that it is a slice of, or its own.
