@@ -8,8 +8,8 @@
 # asks penstock_rooms_closure() for a room and everything under it.
 #
 # With PENSTOCK_UNITY the files of a room or a test are compiled several at a time, which takes 60 % of the time.
-# APART names those with names of their own file that others have too (kFields in each answer of plan); NO_UNITY says
-# that most have.
+# APART names those with names of their own file that others have too (kFields in each answer of plan). FIRST names
+# those that are compiled with one another: they include what costs much to compile, and the others do not.
 set(PENSTOCK_ROOMS "" CACHE INTERNAL "")
 
 function(penstock_compile_together target)
@@ -22,7 +22,7 @@ function(penstock_compile_together target)
 endfunction()
 
 function(penstock_room name)
-    cmake_parse_arguments(arg "NO_UNITY" "PCH" "DEPENDS;LIBS;EXCLUDE;FOLDERS;APART" ${ARGN})
+    cmake_parse_arguments(arg "" "PCH" "DEPENDS;LIBS;EXCLUDE;FOLDERS;FIRST;APART" ${ARGN})
     if(NOT arg_PCH)
         set(arg_PCH ROOMS)
     endif()
@@ -35,6 +35,11 @@ function(penstock_room name)
     foreach(file ${arg_EXCLUDE})
         list(REMOVE_ITEM sources "${PROJECT_SOURCE_DIR}/src/${name}/${file}")
     endforeach()
+    if(arg_FIRST)
+        list(TRANSFORM arg_FIRST PREPEND "${PROJECT_SOURCE_DIR}/src/${name}/")
+        list(REMOVE_ITEM sources ${arg_FIRST})
+        list(PREPEND sources ${arg_FIRST})
+    endif()
     set_property(GLOBAL PROPERTY PENSTOCK_ROOM_DEPENDS_${name} ${arg_DEPENDS})
     if(NOT sources)
         return()
@@ -45,10 +50,8 @@ function(penstock_room name)
     target_link_libraries(${target} PRIVATE Threads::Threads tl::expected penstock_fmt
                                             ${arg_LIBS})
     penstock_precompiled(${target} ${arg_PCH})
-    if(NOT arg_NO_UNITY)
-        list(TRANSFORM arg_APART PREPEND "${PROJECT_SOURCE_DIR}/src/${name}/")
-        penstock_compile_together(${target} ${arg_APART})
-    endif()
+    list(TRANSFORM arg_APART PREPEND "${PROJECT_SOURCE_DIR}/src/${name}/")
+    penstock_compile_together(${target} ${arg_APART})
     set_property(GLOBAL APPEND PROPERTY PENSTOCK_ROOMS ${name})
     set_property(GLOBAL PROPERTY PENSTOCK_ROOM_TARGET_${name} ${target})
     set_property(GLOBAL PROPERTY PENSTOCK_ROOM_LIBS_${name} ${arg_LIBS})

@@ -95,7 +95,12 @@ def main():
     print("building the Python package (the first time takes a minute or two)", flush=True)
     options = OPTIONS
     if args.quick:
-        options += ("--config-settings=cmake.build-type=None", "--config-settings=cmake.define.CMAKE_CXX_FLAGS=-O1")
+        # In a tree of its own: CMake keeps the flags in its cache, and ccache would have nothing for the next build.
+        options += (
+            "--config-settings=build-dir=build/quick",
+            "--config-settings=cmake.build-type=None",
+            "--config-settings=cmake.define.CMAKE_CXX_FLAGS=-O1",
+        )
     pip("wheel", "-q", *options, "--wheel-dir", str(WHEELS), ".")
     (wheel,) = WHEELS.glob("*.whl")
     pip("install", "-q", "--no-deps", "--force-reinstall", str(wheel))

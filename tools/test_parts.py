@@ -271,7 +271,7 @@ def all_parts(level="long"):
                 Step("layers", tool("check_layers")),
                 Step("tidy", tool("check_tidy")),
                 Step("headers", tool("check_headers", *([] if level == "long" else ["--changed"]))),
-                pytest_shares("tests/tools", AT_ONCE),
+                pytest_shares("tests/tools", 3 * AT_ONCE, AT_ONCE),
             ],
         ),
         Part("release", 780, [build("release"), tests("release", seeds=25_000 if level == "test" else 100_000)]),

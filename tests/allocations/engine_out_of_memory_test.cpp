@@ -3,6 +3,7 @@
 // Each gives an error and touches no memory, or its result; nothing stays counted or allocated.
 #include "allocations/failing.hpp"
 #include "engine/depth_limit.hpp"
+#include "support/same_bytes.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 
@@ -76,8 +77,7 @@ void make_file(const std::string& path, std::span<const std::byte> data) {
 }
 
 std::string same(std::span<const std::byte> got, std::span<const std::byte> expected) {
-    return std::equal(got.begin(), got.end(), expected.begin(), expected.end()) ? ""
-                                                                                : "wrong bytes";
+    return support::same_bytes(got, expected) ? "" : "wrong bytes";
 }
 
 // `attempt`, and then what must hold of the memory: `expected` at its beginning when it succeeded.

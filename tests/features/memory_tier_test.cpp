@@ -3,6 +3,7 @@
 // the memory, the threads and the hints.
 #include "features/gather/memory_tier.hpp"
 
+#include "support/same_bytes.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"
@@ -370,8 +371,7 @@ TEST_P(MemoryTierTest, AGatherIntoMemoryThatIsBeingCopiedLeavesNoWrongRows) {
             const auto slot = cache.find(id);
             if (slot && cache.arrival(*slot) == Arrival::kThere) {
                 const std::byte* const row = tier->of(0).row(*slot);
-                ASSERT_TRUE(std::all_of(row, row + kRowBytes,
-                                        [](std::byte byte) { return byte == std::byte{1}; }))
+                ASSERT_TRUE(support::all_are({row, kRowBytes}, std::byte{1}))
                     << id << " in round " << round;
             }
         }

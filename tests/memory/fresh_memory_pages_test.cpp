@@ -4,6 +4,7 @@
 #include "base/align.hpp"
 #include "memory/fresh_memory.hpp"
 #include "memory/lasting_memory.hpp"
+#include "support/same_bytes.hpp"
 #include "support/seeds.hpp"
 
 #include <gtest/gtest.h>
@@ -13,6 +14,7 @@
 #include <array>
 #include <cstring>
 #include <random>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -45,18 +47,19 @@ public:
     }
     void free_one(std::mt19937_64& random) { free(left_[random() % left_.size()]); }
 
-    // Wrong bytes in what is left. Whole pages are lost, so that the ends show it: `all` looks at
-    // every byte.
-    [[nodiscard]] std::uint64_t wrong_bytes(bool all) const {
+    // How many of those that are left have lost bytes. Whole pages are lost, so that the ends show
+    // it: `all` looks at every byte.
+    [[nodiscard]] std::uint64_t wrong_stretches(bool all) const {
+        constexpr std::size_t kEnd = 2 * base::kPageBytes;
         std::uint64_t wrong = 0;
         for (const std::size_t i : left_) {
-            const std::uint64_t bytes = stretches_[i].bytes;
-            for (std::uint64_t at = 0; at < bytes; ++at) {
-                if (!all && at == 2 * base::kPageBytes && bytes > 4 * base::kPageBytes) {
-                    at = bytes - 2 * base::kPageBytes;
-                }
-                wrong += addresses_[i][at] != std::byte{value(i)} ? 1U : 0U;
-            }
+            const std::span<const std::byte> bytes(addresses_[i], stretches_[i].bytes);
+            const std::byte right{value(i)};
+            const bool kept = all || bytes.size() <= 2 * kEnd
+                                  ? support::all_are(bytes, right)
+                                  : support::all_are(bytes.first(kEnd), right) &&
+                                        support::all_are(bytes.last(kEnd), right);
+            wrong += kept ? 0U : 1U;
         }
         return wrong;
     }
@@ -136,7 +139,7 @@ TEST(FreshMemoryPages, APageOfThreePartsStaysForEachOfThem) {
                 for (std::size_t k = 0; k < 2; ++k) {
                     loaded.free(order.at(k));
                     load_another();
-                    ASSERT_EQ(loaded.wrong_bytes(true), 0U)
+                    ASSERT_EQ(loaded.wrong_stretches(true), 0U)
                         << "bias " << bias << ", freed " << order[0] << " and " << order[1];
                     ASSERT_EQ(loaded.pages_kept_for_nobody(), 0U);
                 }
@@ -192,12 +195,12 @@ TEST(FreshMemoryPages, NoByteInUseIsLostWhateverGoesInWhateverOrder) {
                 loaded.free_one(random);
             }
             for (const Loaded& each : loads) {
-                ASSERT_EQ(each.wrong_bytes(false), 0U) << "seed " << seed << ", step " << step;
+                ASSERT_EQ(each.wrong_stretches(false), 0U) << "seed " << seed << ", step " << step;
             }
         }
         load_another();
         for (const Loaded& each : loads) {
-            ASSERT_EQ(each.wrong_bytes(true), 0U) << "seed " << seed;
+            ASSERT_EQ(each.wrong_stretches(true), 0U) << "seed " << seed;
             ASSERT_EQ(each.pages_kept_for_nobody(), 0U) << "seed " << seed;
         }
     }

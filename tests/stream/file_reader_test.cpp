@@ -5,6 +5,7 @@
 #include "store/support.hpp"
 #include "stream/checksum.hpp"
 #include "support/crash_harness.hpp"
+#include "support/same_bytes.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 
@@ -64,9 +65,8 @@ protected:
 
     void expect_read(const std::vector<Stretch>& stretches) {
         for (std::size_t i = 0; i < stretches.size(); ++i) {
-            EXPECT_TRUE(
-                std::equal(memory_[i].begin(), memory_[i].end(),
-                           data_.begin() + static_cast<std::ptrdiff_t>(stretches[i].offset)))
+            EXPECT_TRUE(support::same_bytes(
+                memory_[i], std::span(data_).subspan(stretches[i].offset, memory_[i].size())))
                 << i;
         }
     }
@@ -158,7 +158,7 @@ TEST(FileReader, WaitsForMemoryThatIsFaultedInByOthers) {
         const std::span<std::byte> into(static_cast<std::byte*>(fresh), data.size());
         const Wanted wanted{.into = into, .sums = {}, .piece_bytes = 0};
         EXPECT_FALSE(read_file(engine, file, {&wanted, 1}, {.fresh = true, .verify = false}));
-        const bool same = std::equal(into.begin(), into.end(), data.begin());
+        const bool same = support::same_bytes(into, data);
         ::munmap(fresh, data.size());
         ASSERT_TRUE(same) << round;
     }

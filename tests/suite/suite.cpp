@@ -2,6 +2,7 @@
 #include "suite/suite.hpp"
 
 #include "support/loop_mount.hpp"
+#include "support/same_bytes.hpp"
 #include "support/temp_folder.hpp"
 
 #include <fmt/format.h>
@@ -89,10 +90,10 @@ void Arena::forget(std::span<const std::byte> piece) {
 std::string Arena::check() const {
     const std::vector<std::byte> found = device_ ? device_->look() : std::vector<std::byte>();
     const std::vector<std::byte>& now = device_ ? found : memory_;
-    const auto differ = std::mismatch(now.begin(), now.end(), expected_.begin());
-    if (differ.first == now.end()) {
+    if (support::same_bytes(now, expected_)) {
         return "";
     }
+    const auto differ = std::mismatch(now.begin(), now.end(), expected_.begin());
     return fmt::format("byte {} of the arena is {:#04x} and should be {:#04x}",
                        differ.first - now.begin(), std::to_integer<int>(*differ.first),
                        std::to_integer<int>(*differ.second));
