@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include <map>
+#include <string>
 #include <utility>
 
 namespace penstock::python {
@@ -117,7 +118,9 @@ void split_slices(penstock::State& state, std::vector<std::size_t>& of,
         const SlicedTensor& part = *found->second;
         const StorageMemory& memory = storages[part.storage];
         if (part.pieces.empty() || whole.shape.size() != part.pieces.front().shape.size()) {
-            whole.name.resize(whole.name.rfind(".storage"));  // as the user knows it
+            if (const auto end = whole.name.rfind(".storage"); end != std::string::npos) {
+                whole.name.resize(end);  // as the user knows it
+            }
             refuse_part(whole,
                         "is of a type that safetensors has not, so it cannot be saved in parts");
         }

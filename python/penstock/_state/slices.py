@@ -186,13 +186,13 @@ def _of_dtensor(obj: Any, number: int) -> HeldPart:
                 f"a DTensor with the placement {placement} holds sums that are not made yet; redistribute() it to "
                 "Replicate or Shard"
             )
-        later = math.prod(
-            mesh.size(e) for e in range(d + 1, mesh.ndim) if _dimension(placements[e]) == _dimension(placement)
-        )
-        if getattr(placement, "split_factor", later) != later:  # of a strided shard, as FSDP over TP makes it
+        dimension = getattr(placement, "dim", None)
+        after = [mesh.size(e) for e in range(d + 1, mesh.ndim) if getattr(placements[e], "dim", None) == dimension]
+        # Of a strided shard: boxes are made by FSDP over TP, and not by a view of other dimensions.
+        if getattr(placement, "split_factor", None) not in (None, math.prod(after)):
             raise ValueError(
-                f"a DTensor with the placements {placements} on a mesh of {list(mesh.shape)} has parts that are no boxes "
-                "of the tensor; redistribute() it to Shard"
+                f"a DTensor with the placements {placements} on a mesh of {list(mesh.shape)} has parts that are no "
+                "boxes of the tensor; redistribute() it to Shard"
             )
     shape = tuple(obj.shape)
     here = mesh.get_coordinate()
@@ -207,10 +207,6 @@ def _of_dtensor(obj: Any, number: int) -> HeldPart:
         if placement.is_replicate():
             copy, copies = copy * mesh.size(d) + here[d], copies * mesh.size(d)
     return _part(obj, local, shape, [(offset, extent, 0)], (copy + number) % copies)
-
-
-def _dimension(placement: Any) -> Any:
-    return getattr(placement, "dim", None)
 
 
 @lru_cache(maxsize=1 << 16)  # it takes 40 us
