@@ -199,7 +199,7 @@ def test_a_cancelled_save_ends_on_all_ranks(tmp_path):
             began = time.monotonic()
             with pytest.raises(penstock.Error, match="cancel"):
                 pending.result()
-            assert time.monotonic() - began < 8
+            assert time.monotonic() - began < 20
 
     good(on_ranks(2, run))
 
