@@ -402,6 +402,14 @@ def test_a_store_that_is_closed_on_one_rank_ends_the_save_of_the_others(tmp_path
     good(on_ranks(2, run))
 
 
+@pytest.mark.parametrize("seconds", [float("inf"), 1e30, 5_000_000, 0.5])
+def test_any_limit_on_standing_still(tmp_path, seconds):
+    good(save_all(tmp_path / "s", [{"n": 1}, {"n": 1}], rank_wait_s=seconds))
+    for wrong in (-1, float("nan"), "soon"):
+        with pytest.raises((ValueError, TypeError), match="rank_wait_s"):
+            penstock.CheckpointStore(tmp_path / "s", rank_wait_s=wrong)
+
+
 def test_a_part_stays_what_was_checked():
     part = penstock.Slice(torch.ones(2), [4], [2])
     with pytest.raises(AttributeError, match="offset cannot be changed"):

@@ -67,7 +67,7 @@ class Ranks:
         They meet in a TCPStore of their own, on rank 0. Its address is broadcast, and after that there is no collective
         operation. address: by which the others reach rank 0's machine; None: $PENSTOCK_RANKS_ADDRESS, or that from
         which it reaches $MASTER_ADDR, or its name. If rank 0 ends, saves that are under way end on the others.
-        Raises ValueError without a process group, penstock.Error (an OSError) where the address cannot be reached."""
+        Raises ValueError without a process group, OSError where the address cannot be reached."""
         import torch.distributed as dist
 
         if not dist.is_available() or not dist.is_initialized():
@@ -85,7 +85,7 @@ class Ranks:
         out = []
         for one in _core._checkpoint.Ranks.of_threads(_arguments.whole("Ranks.of_threads", "count", count, 1, 1 << 16)):
             out.append(cls.__new__(cls))
-            out[-1]._ranks = one
+            out[-1]._ranks, out[-1]._mailbox = one, None
         return out
 
     @property

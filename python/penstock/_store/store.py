@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from penstock import _core
 from penstock._base import arguments as _arguments, children as _children, log as _log
 from penstock._base.errors import Unsupported, from_core
+from penstock._base.modes import untraced
 from penstock._base.progress import Progress, reporter
 from penstock._state import streamed as _streamed
 from penstock._store.checkpoint import Checkpoint
@@ -39,7 +40,7 @@ def _counted(call: _Call) -> _Call:
 
     @functools.wraps(call)
     def counted(self: CheckpointStore, *arguments: Any, **keywords: Any) -> Any:
-        if self._ranks == 1:
+        if getattr(self, "_ranks", 1) == 1:  # also of what has no store: an unknown keyword is told all the same
             return call(self, *arguments, **keywords)
         self._store.forget_call()
         try:
@@ -49,7 +50,7 @@ def _counted(call: _Call) -> _Call:
                 self._store.refuse_save(f"{type(error).__name__}: {error}")
             raise
 
-    return counted  # type: ignore[return-value]
+    return untraced(counted)  # type: ignore[return-value]
 
 
 class CheckpointStore:
@@ -132,7 +133,7 @@ class CheckpointStore:
             host_memory = _arguments.size("CheckpointStore", "host_memory", host_memory, 1)
         if ranks is not None and not isinstance(ranks, Ranks):
             raise TypeError(f"CheckpointStore: ranks: expected penstock.Ranks, got {_arguments.got(ranks)}")
-        rank_wait_s = _arguments.seconds("CheckpointStore", "rank_wait_s", rank_wait_s)
+        rank_wait_s = min(_arguments.seconds("CheckpointStore", "rank_wait_s", rank_wait_s), _COUNT_MAX / 1000)
         lock_wait_s = min(_arguments.seconds("CheckpointStore", "lock_wait_s", lock_wait_s), _WAIT_MAX_S)
         self._store = _core._checkpoint.Store(
             folders,
@@ -150,7 +151,7 @@ class CheckpointStore:
             lock_wait_ms=round(lock_wait_s * 1000),
             cache=cache,
             ranks=None if ranks is None else ranks._ranks,
-            rank_wait_ms=min(max(1, round(rank_wait_s * 1000)), _COUNT_MAX),
+            rank_wait_ms=max(1, int(rank_wait_s * 1000)),
         )
         self._folders = folders
         self._ranks = 1 if ranks is None else ranks.count
