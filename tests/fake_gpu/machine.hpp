@@ -213,7 +213,7 @@ public:
     void pop_back() { --count_; }
 
 private:
-    std::array<std::uintptr_t, 64> contexts_{};
+    std::array<std::uintptr_t, 1024> contexts_{};  // each pop that a test refuses leaves one
     std::size_t count_ = 0;
 };
 ContextStack& context_stack();
