@@ -184,7 +184,7 @@ struct SaveOptions {
     Changing changing = Changing::kFails;
     /// Empty: nobody looks whether the memory is still there.
     MemoryLook look = {};
-    /// Told about every ten seconds for which rank this one waits.
+    /// Called with a text about every ten seconds: for which rank this one waits.
     std::function<void(const std::string&)> waiting = {};
 };
 

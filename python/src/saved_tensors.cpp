@@ -6,10 +6,15 @@
 namespace penstock::python {
 
 std::vector<std::size_t> place_tensors(penstock::State& state, const format::ValueTree& tree,
-                                       const std::vector<StorageMemory>& storages) {
+                                       const std::vector<StorageMemory>& storages,
+                                       std::span<const SlicedTensor> sliced) {
+    std::vector<bool> is_part(storages.size());
+    for (const SlicedTensor& one : sliced) {
+        is_part[one.storage] = true;
+    }
     std::map<const std::byte*, std::size_t> by_begin;
     for (std::size_t i = 0; i < storages.size(); ++i) {
-        if (storages[i].bytes != 0) {
+        if (storages[i].bytes != 0 && !is_part[i]) {
             by_begin.emplace(storages[i].data, i);
         }
     }

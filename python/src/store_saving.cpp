@@ -54,7 +54,7 @@ MadeJob job_of(nb::handle object, nb::handle other, bool together, Changing chan
     {
         const nb::gil_scoped_release nogil;
         made.job->state = state::state_of(made.job->tree, spans);
-        made.of = place_tensors(made.job->state, made.job->tree, made.storages);
+        made.of = place_tensors(made.job->state, made.job->tree, made.storages, state.sliced);
     }
     split_slices(made.job->state, made.of, made.job->tree, made.storages, state.sliced, alone);
     made.look = look_of(made.storages, changing, made.of);

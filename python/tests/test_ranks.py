@@ -328,6 +328,31 @@ def test_two_parts_in_one_memory_are_two_tensors_unless_they_are_the_same_part(t
     assert loaded["tied"].data_ptr() == loaded["a"].data_ptr()
 
 
+def test_parts_may_lie_inside_of_the_memory_of_others(tmp_path):
+    """Each tensor is watched in its own storage: the part in the middle has none of the views around it."""
+
+    def run(number, own):
+        memory = torch.arange(100.0)
+        state = {
+            "part": penstock.Slice(memory[40:60], [40], [20 * number]),
+            "first": penstock.Slice(memory[:10], [20], [10 * number]),
+            "whole": memory,
+            "view": memory[50:90],
+        }
+        alone = {"part": penstock.Slice(memory[40:60], [40], [20 * number]), "view": memory[50:90]}
+        with penstock.CheckpointStore(tmp_path / "s", ranks=own, rank_wait_s=20) as store:
+            store.save(state, step=1)
+            store.save_async(alone, step=2).result()
+
+    good(on_ranks(2, run))
+    store = penstock.CheckpointStore(tmp_path / "s")
+    values = torch.arange(100.0)
+    for step in (1, 2):
+        loaded = store.load(step)
+        assert torch.equal(loaded["part"], values[40:60].repeat(2)) and torch.equal(loaded["view"], values[50:90])
+    assert torch.equal(store.load(1)["whole"], values) and torch.equal(store.load(1)["first"], values[:10].repeat(2))
+
+
 def test_tied_parts_are_tied_where_they_are_empty_too(tmp_path):
     def state(rank):
         rows = torch.full((2 if rank == 0 else 0, 3), 1.0)

@@ -47,7 +47,7 @@ struct Waiting {
     /// this rank. Then, and after any other kCancelled, the verdict is awaited for `patience` only.
     std::function<void()> look = nullptr;
     std::chrono::nanoseconds patience = std::chrono::seconds(5);
-    /// Told about every ten seconds for whom this rank waits.
+    /// Called with a text about every ten seconds: for whom this rank waits.
     std::function<void(const std::string&)> report = nullptr;
 };
 

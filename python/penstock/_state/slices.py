@@ -29,6 +29,7 @@ class HeldPart(NamedTuple):
     requires_grad: bool
     is_parameter: bool
     tie: tuple[Any, ...]  # equal for parts that are one tensor, on all ranks: also where the part is empty
+    given: Any  # the local tensor as it was given: the tie has the address of its storage
 
 
 class _Fixed:
@@ -169,7 +170,9 @@ def _part(obj: Any, local: Any, shape: tuple[int, ...], boxes: list[Box], copy: 
 
     place = (local.untyped_storage()._cdata, local.storage_offset(), tuple(local.shape), local.stride())
     tie = (*place, local.dtype, local.is_conj(), local.is_neg(), tuple(shape), tuple(boxes))
-    return HeldPart(local, shape, boxes, copy, False, obj.requires_grad, isinstance(obj, torch.nn.Parameter), tie)
+    return HeldPart(
+        local, shape, boxes, copy, False, obj.requires_grad, isinstance(obj, torch.nn.Parameter), tie, local
+    )
 
 
 def _of_dtensor(obj: Any, number: int) -> HeldPart:

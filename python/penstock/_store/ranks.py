@@ -120,19 +120,19 @@ class _TorchMailbox:
     def of_group(cls, group: Any, number: int, address: str | None) -> _TorchMailbox:
         import torch.distributed as dist
 
-        made, told, count = None, [None], dist.get_world_size(group)
+        made, message, count = None, [None], dist.get_world_size(group)
         if number == 0:
             try:
                 address = address or os.environ.get(_ADDRESS) or _own_address()
                 server = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False, timeout=_CALL_MAX)
                 made = cls(address, server.port, count, server)
-                told = [(address, server.port)]
+                message = [(address, server.port)]
             except Exception as error:  # the others wait for the broadcast
-                told = [error if isinstance(error, (OSError, ValueError)) else RuntimeError(str(error))]
-        dist.broadcast_object_list(told, src=0 if group is None else dist.get_global_rank(group, 0), group=group)
-        if isinstance(told[0], Exception):
-            raise told[0]
-        box = made or cls(*told[0], count)
+                message = [error if isinstance(error, (OSError, ValueError)) else RuntimeError(str(error))]
+        dist.broadcast_object_list(message, src=0 if group is None else dist.get_global_rank(group, 0), group=group)
+        if isinstance(message[0], Exception):
+            raise message[0]
+        box = made or cls(*message[0], count)
         box._meet(number, count)
         return box
 

@@ -40,7 +40,7 @@ def _counted(call: _Call) -> _Call:
 
     @functools.wraps(call)
     def counted(self: CheckpointStore, *arguments: Any, **keywords: Any) -> Any:
-        if getattr(self, "_ranks", 1) == 1:  # also of what has no store: an unknown keyword is told all the same
+        if getattr(self, "_ranks", 1) == 1:  # also of what has no store: an unknown keyword is reported all the same
             return call(self, *arguments, **keywords)
         self._store.forget_call()
         try:
