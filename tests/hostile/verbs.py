@@ -107,6 +107,7 @@ def verb(*names, **options):
 # Public names without a row, and why. Classes of plain values, exceptions and properties need none.
 EXEMPT = {
     "PendingSave": "save_async() makes them",
+    "Ranks.torch": "needs a process group; python/tests/test_ranks_torch.py kills and stops its processes",
     "Transfer": "the verbs make them",
     "FileWriter.read": "refuses",
     "FileWriter.readable": "a constant",
