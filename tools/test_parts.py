@@ -280,7 +280,7 @@ def all_parts(level="long"):
             400,
             [
                 WHEEL,
-                # Who adds a public function sees here that the tables of tests/hostile lack it.
+                # Tables of tests/hostile that lack a new public function fail here.
                 pytest_step("tests/hostile/test_complete.py"),
                 pytest_shares("python/tests", 3 * AT_ONCE, AT_ONCE, without="deepnvme"),
             ],

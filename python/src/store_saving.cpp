@@ -123,7 +123,7 @@ nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64
     AsyncCall call(copy, made.storages, progress, made.job);
     penstock::State& state = made.job->state;
     for (std::size_t i = 0; call.copies() && i < state.tensors.size(); ++i) {
-        // What lies in the tree is copied too: else the save would keep the objects that the tree
+        // Parts of the tree are copied too: else the save would keep the objects that the tree
         // was made of.
         state.tensors[i].is_copy = state.tensors[i].is_copy && made.of[i] != kNoStorage;
     }

@@ -58,6 +58,7 @@ namespace {
 using namespace std::chrono_literals;
 using allocator::Attempt;
 using allocator::each;
+using allocator::holds;
 using allocator::kUntouched;
 using allocator::make_engine;
 using allocator::Saved;
@@ -66,18 +67,6 @@ using allocator::Scene;
 class CheckpointOutOfMemory : public allocator::OutOfMemory {};
 
 constexpr std::uint64_t kHelperBytes = std::uint64_t{65} << 20;  // a store's reader takes helpers
-
-std::string holds(Checkpoint& checkpoint, const Saved& saved) {
-    for (std::size_t i = 0; i < saved.data.size(); ++i) {
-        std::vector<std::byte> into(saved.data[i].size());
-        const TensorRead wanted{fmt::format("t{}", i), into};
-        checkpoint.read({&wanted, 1});
-        if (into != saved.data[i]) {
-            return "wrong bytes";
-        }
-    }
-    return "";
-}
 
 state::FileImage image_of(const Saved& saved) {
     std::vector<format::safetensors::Tensor> tensors;
@@ -164,78 +153,6 @@ TEST_F(CheckpointOutOfMemory, AStoreSaves) {
                 }
                 Checkpoint there = store.open(latest->generation);
                 return holds(there, latest->generation == first ? saved : next);
-            },
-            5);
-    });
-}
-
-// Throws the failure of a rank that ran out of memory, before that of one that waited for it.
-void throw_memory_first(std::span<const std::exception_ptr> failures) {
-    std::exception_ptr other;
-    for (const std::exception_ptr& failure : failures) {
-        try {
-            failure ? std::rethrow_exception(failure) : void();
-        } catch (const Error& error) {
-            if (error.reason() == ErrorCode::kOutOfMemory || error.system_errno() == ENOMEM) {
-                throw;
-            }
-            other = failure;
-        }
-    }
-    other ? std::rethrow_exception(other) : void();
-}
-
-// Both ranks end, whichever runs out of memory, and what the store has is whole.
-TEST_F(CheckpointOutOfMemory, RanksSave) {
-    in_child([](Scene& scene) {
-        scene.files.make_folder(scene.folder + "/store");
-        const Saved saved(3, 300'000, 2);
-        const auto save = [&](const Ranks& ranks, std::exception_ptr& failure) {
-            try {
-                scene.store({.keep = 2, .ranks = ranks, .rank_wait_ms = 100}).save(saved.state());
-            } catch (const std::exception&) {
-                failure = std::current_exception();
-            }
-        };
-        return each(
-            scene,
-            [&](Attempt& attempt) -> std::string {
-                const bool through = attempt([&] {
-                    const std::vector<Ranks> ranks = Ranks::of_threads(2);
-                    const Ranks other(1, 2, "other", ranks[0].mailbox());
-                    std::exception_ptr failures[2];
-                    std::thread thread([&] { save(other, failures[1]); });
-                    save(ranks[0], failures[0]);
-                    thread.join();
-                    throw_memory_first(failures);
-                });
-                const CheckpointStore store = scene.store();
-                const auto latest = store.latest();
-                if (!latest) {
-                    return through ? "it is not there" : "";
-                }
-                Checkpoint there = store.open(latest->generation);
-                return holds(there, saved);
-            },
-            40);
-    });
-}
-
-// What a rank refuses is never saved, with or without memory to say so.
-TEST_F(CheckpointOutOfMemory, ARankRefusesASave) {
-    in_child([](Scene& scene) {
-        scene.files.make_folder(scene.folder + "/store");
-        const auto refuse = [&](const Ranks& ranks) {
-            const Error why(ErrorCode::kInvalidArgument, 0, "save", "", kNoOffset, "nothing there");
-            scene.store({.ranks = ranks, .rank_wait_ms = 100}).refuse_save(why);
-        };
-        return each(
-            scene,
-            [&](Attempt& attempt) -> std::string {
-                static_cast<void>(attempt([&] {
-                    refuse(Ranks::of_threads(2)[0]);
-                }));
-                return scene.store().latest() ? "it saved" : "";
             },
             5);
     });

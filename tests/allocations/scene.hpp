@@ -81,6 +81,19 @@ inline std::string each(Scene& scene, const std::function<std::string(Attempt&)>
         sampled(step), sampled(3 * step));
 }
 
+/// What is wrong with the tensors of a checkpoint; nothing: empty.
+inline std::string holds(Checkpoint& checkpoint, const Saved& saved) {
+    for (std::size_t i = 0; i < saved.data.size(); ++i) {
+        std::vector<std::byte> into(saved.data[i].size());
+        const TensorRead wanted{fmt::format("t{}", i), into};
+        checkpoint.read({&wanted, 1});
+        if (into != saved.data[i]) {
+            return "wrong bytes";
+        }
+    }
+    return "";
+}
+
 class OutOfMemory : public ::testing::Test {
 protected:
     /// Returns what `body` returns, or how its process died.

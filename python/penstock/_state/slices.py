@@ -191,7 +191,7 @@ def _of_dtensor(obj: Any, number: int) -> HeldPart:
             )
         dimension = getattr(placement, "dim", None)
         after = [mesh.size(e) for e in range(d + 1, mesh.ndim) if getattr(placements[e], "dim", None) == dimension]
-        # Of a strided shard: boxes are made by FSDP over TP, and not by a view of other dimensions.
+        # FSDP over TP makes boxes of strided shards, and a view of other dimensions does not.
         if getattr(placement, "split_factor", None) not in (None, math.prod(after)):
             raise ValueError(
                 f"a DTensor with the placements {placements} on a mesh of {list(mesh.shape)} has parts that are no "

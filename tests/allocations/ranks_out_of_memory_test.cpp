@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory runs out at each allocation of a rank that saves with another one.
+#include "allocations/scene.hpp"
+
+#include <penstock/penstock.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <exception>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace penstock {
+namespace {
+
+using allocator::Attempt;
+using allocator::each;
+using allocator::holds;
+using allocator::Saved;
+using allocator::Scene;
+
+class RanksOutOfMemory : public allocator::OutOfMemory {};
+
+// Throws the failure of a rank that ran out of memory, before that of one that waited for it.
+void throw_memory_first(std::span<const std::exception_ptr> failures) {
+    std::exception_ptr other;
+    for (const std::exception_ptr& failure : failures) {
+        try {
+            failure ? std::rethrow_exception(failure) : void();
+        } catch (const Error& error) {
+            if (error.reason() == ErrorCode::kOutOfMemory || error.system_errno() == ENOMEM) {
+                throw;
+            }
+            other = failure;
+        }
+    }
+    other ? std::rethrow_exception(other) : void();
+}
+
+// Both ranks end, whichever runs out of memory, and what the store has is whole.
+TEST_F(RanksOutOfMemory, RanksSave) {
+    in_child([](Scene& scene) {
+        scene.files.make_folder(scene.folder + "/store");
+        const Saved saved(3, 300'000, 2);
+        const auto save = [&](const Ranks& ranks, std::exception_ptr& failure) {
+            try {
+                scene.store({.keep = 2, .ranks = ranks, .rank_wait_ms = 100}).save(saved.state());
+            } catch (const std::exception&) {
+                failure = std::current_exception();
+            }
+        };
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                const bool through = attempt([&] {
+                    const std::vector<Ranks> ranks = Ranks::of_threads(2);
+                    const Ranks other(1, 2, "other", ranks[0].mailbox());
+                    std::exception_ptr failures[2];
+                    std::thread thread([&] { save(other, failures[1]); });
+                    save(ranks[0], failures[0]);
+                    thread.join();
+                    throw_memory_first(failures);
+                });
+                const CheckpointStore store = scene.store();
+                const auto latest = store.latest();
+                if (!latest) {
+                    return through ? "it is not there" : "";
+                }
+                Checkpoint there = store.open(latest->generation);
+                return holds(there, saved);
+            },
+            40);
+    });
+}
+
+// A save that a rank refuses is never made, with or without memory to say so.
+TEST_F(RanksOutOfMemory, ARankRefusesASave) {
+    in_child([](Scene& scene) {
+        scene.files.make_folder(scene.folder + "/store");
+        const auto refuse = [&](const Ranks& ranks) {
+            const Error why(ErrorCode::kInvalidArgument, 0, "save", "", kNoOffset, "nothing there");
+            scene.store({.ranks = ranks, .rank_wait_ms = 100}).refuse_save(why);
+        };
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                static_cast<void>(attempt([&] { refuse(Ranks::of_threads(2)[0]); }));
+                return scene.store().latest() ? "it saved" : "";
+            },
+            5);
+    });
+}
+
+}  // namespace
+}  // namespace penstock
