@@ -160,6 +160,7 @@ struct CheckpointInfo {
     std::uint64_t written_bytes = 0;  ///< bytes of tensors that this save wrote; others were linked
     std::uint32_t shards = 0;
     std::uint32_t linked_shards = 0;
+    std::uint32_t ranks = 1;  ///< that saved it together
     bool pinned = false;
     /// Values of SaveOptions::metadata, then texts of State::metadata.
     CheckpointMetadata metadata;

@@ -56,6 +56,7 @@ from penstock._state.file_writer import FileWriter
 from penstock._state.load_call import TensorInfo, inspect, load
 from penstock._state.load_into import IncompatibleKeys, load_into
 from penstock._state.npy import read_npy
+from penstock._state.per_rank import PerRank
 from penstock._state.pickled import Pickled
 from penstock._state.save import save
 from penstock._state.save_async import save_async
@@ -103,6 +104,7 @@ __all__ = [
     "IncompatibleKeys",
     "LatencyStats",
     "PendingSave",
+    "PerRank",
     "Pickled",
     "Ranks",
     "RowTable",

@@ -21,6 +21,7 @@
 #include "saver.hpp"
 #include "source_object.hpp"
 #include "state.hpp"
+#include "state/structure/per_rank.hpp"
 #include "state/structure/structure.hpp"
 #include "store_object.hpp"
 #include "store_saving.hpp"
@@ -62,16 +63,27 @@ public:
         place_items();
     }
 
+    /// Puts what `rank` has for itself in its place, or a list of what each has; nothing: loses it.
+    void take_per_rank(std::optional<std::uint32_t> rank, bool as_list) {
+        state::take_per_rank(skeleton_.tree,
+                             as_list ? std::nullopt : std::optional(rank ? *rank : UINT32_MAX),
+                             checkpoint_->info().ranks);
+        keep_only(state::subtree_of(skeleton_.tree, skeleton_.tree.root));
+    }
+    [[nodiscard]] bool has_per_rank() const {
+        return state::place_of_per_rank(skeleton_.tree).has_value();
+    }
+    /// The place of the first value that each rank has for itself, or None.
+    [[nodiscard]] nb::object per_rank_place() const {
+        const auto place = state::place_of_per_rank(skeleton_.tree);
+        return place ? path_object(*place) : nb::none();
+    }
+
     /// Makes a part of the state all of it, if one is wanted, and not a tensor of that name.
     void cut(Choice& choice, std::string_view alone) {
         auto part = choice.part_of(skeleton_.tree);
         if (part && by_name_.count(alone) == 0) {
-            std::vector<std::string> sources;
-            for (const std::uint32_t storage : part->storages) {
-                sources.push_back(std::move(skeleton_.sources[storage]));
-            }
-            skeleton_ = {std::move(part->tree), std::move(sources)};
-            place_items();
+            keep_only(std::move(*part));
             is_part = true;
         }
     }
@@ -122,6 +134,14 @@ public:
     }
 
 private:
+    void keep_only(state::Subtree&& part) {
+        std::vector<std::string> sources;
+        for (const std::uint32_t storage : part.storages) {
+            sources.push_back(std::move(skeleton_.sources[storage]));
+        }
+        skeleton_ = {std::move(part.tree), std::move(sources)};
+        place_items();
+    }
     // In the order of the state: parts of an item may lie in several shards. Large ones begin at a
     // page, as in their files.
     void place_items() {
@@ -152,20 +172,29 @@ struct CheckpointObject {
         const nb::gil_scoped_release nogil;
         checkpoint = std::make_shared<Checkpoint>(engine, FileSystem::any(), bytes, policy);
     }
-    CheckpointObject(std::shared_ptr<Engine> own, Checkpoint&& opened_one)
-        : engine(std::move(own)), checkpoint(std::make_shared<Checkpoint>(std::move(opened_one))) {}
+    CheckpointObject(const StoreObject& store, Checkpoint&& opened_one)
+        : engine(store.engine),
+          checkpoint(std::make_shared<Checkpoint>(std::move(opened_one))),
+          rank(store.rank),
+          ranks(store.ranks) {}
 
     std::shared_ptr<Engine> engine;
     std::shared_ptr<Checkpoint> checkpoint;
+    std::uint32_t rank = 0;  ///< that loads, of so many
+    std::uint32_t ranks = 1;
 };
 
-// The source of a load. `wanted`, `as_wanted`, `one`: see Choice.
+// The source of a load. `as_list`: of what each rank has for itself.
+// `wanted`, `as_wanted`, `one`: see Choice.
 CheckpointSource source_of(const CheckpointObject& self, nb::handle wanted, bool as_wanted,
-                           bool one) {
+                           bool one, bool as_list) {
     std::optional<CheckpointSource> out;
     {
         const nb::gil_scoped_release nogil;
         out.emplace(self.checkpoint);
+        if (out->has_per_rank() && (as_list || self.checkpoint->info().ranks == self.ranks)) {
+            out->take_per_rank(self.rank, as_list);
+        }
     }
     Choice choice(wanted, as_wanted, one);
     try {
@@ -251,7 +280,7 @@ nb::object open_newest_of_store(StoreObject& self, nb::handle number, nb::handle
     const auto give = [&](Checkpoint opened_one) {
         const nb::gil_scoped_acquire gil;
         try {
-            use(nb::cast(new CheckpointObject(self.engine, std::move(opened_one)),
+            use(nb::cast(new CheckpointObject(self, std::move(opened_one)),
                          nb::rv_policy::take_ownership));
         } catch (nb::python_error& error) {
             if (const auto known = about_a_file(error)) {
@@ -290,6 +319,7 @@ void bind_checkpoint_info(nb::module_& parent) {
         .def_ro("written_bytes", &CheckpointInfo::written_bytes,
                 "Bytes of tensors that this save wrote; the rest was linked.")
         .def_ro("shards", &CheckpointInfo::shards, "Files of tensors.")
+        .def_ro("ranks", &CheckpointInfo::ranks, "Those that saved it together; 1: one process.")
         .def_ro("linked_shards", &CheckpointInfo::linked_shards,
                 "Those of them that were linked from earlier checkpoints.")
         .def_ro("pinned", &CheckpointInfo::pinned, "Kept whatever `keep` says.")
@@ -404,7 +434,7 @@ void bind_store(nb::module_& m) {
                      const nb::gil_scoped_release nogil;
                      opened_one.emplace(store->open(generation));
                  }
-                 return new CheckpointObject(self.engine, std::move(*opened_one));
+                 return new CheckpointObject(self, std::move(*opened_one));
              })
         .def("pin",
              [](StoreObject& self, std::uint64_t generation, bool pinned) {
@@ -470,6 +500,9 @@ void bind_checkpoint(nb::module_& parent) {
         },
         nb::arg("data"));
     nb::class_<CheckpointSource, SourceObject>(m, "CheckpointSource")
+        .def_prop_ro("per_rank_place", &CheckpointSource::per_rank_place)
+        .def("drop_per_rank",
+             [](CheckpointSource& self) { self.take_per_rank(std::nullopt, false); })
         .def("add", &CheckpointSource::add, nb::arg("name"));
     nb::class_<CheckpointObject>(m, "Checkpoint")
         .def("__reduce__", [](nb::handle) { cannot_pickle("Checkpoint", "its path"); })
@@ -484,7 +517,9 @@ void bind_checkpoint(nb::module_& parent) {
                  }
                  return out;
              })
-        .def("source", source_of, nb::arg("wanted").none(), nb::arg("as_wanted"), nb::arg("one"))
+        .def("source", source_of, nb::arg("wanted").none(), nb::arg("as_wanted"), nb::arg("one"),
+             nb::arg("as_list"))
+        .def_ro("ranks", &CheckpointObject::ranks)
         .def("read", read_box, nb::arg("name"), nb::arg("into"), nb::arg("begin"), nb::arg("end"))
         .def("save", save_checkpoint, nb::arg("path"), nb::arg("metadata"), nb::arg("shard_bytes"),
              nb::arg("progress").none(), nb::arg("sync"))

@@ -197,6 +197,8 @@ private:
                 return fill(id, v, collections().attr("defaultdict")(factory(v.text)));
             case ValueKind::kCounter:
                 return fill(id, v, collections().attr("Counter")());
+            case ValueKind::kPerRank:  // by rank: only to look at, before a load takes its own
+                return fill(id, v, nb::dict());
             case ValueKind::kUnread:
                 return unread(id, v);
             default:

@@ -24,9 +24,10 @@ struct State {
 /// Tensors stay where they are, those of CUDA too; storages of other devices are copied to the
 /// host, one after another, or (`together`) all at once into memory that the device writes itself.
 /// `other`: a function, which gives what is saved for an object that a state cannot hold; or None.
-/// `parts`: tensors of which this process has a part are taken, and not refused.
+/// `rank`: that saves to a store; tensors of which it has a part, and what it has for itself, are
+/// taken, and not refused.
 [[nodiscard]] State state_of(nb::handle object, nb::handle other, bool together = false,
-                             bool parts = false);
+                             std::optional<std::uint32_t> rank = std::nullopt);
 
 /// `storages`: a torch.UntypedStorage for each of the tree's. `pickle`: unpickles the
 /// pickles that the tree holds, which can run any code. `path`: of the file, for errors.

@@ -7,6 +7,7 @@
 #include "format/torch_types.hpp"
 #include "names.hpp"
 #include "numpy_parts.hpp"
+#include "plain_values.hpp"
 #include "replaced.hpp"
 #include "state.hpp"
 #include "torch_objects.hpp"
@@ -31,20 +32,10 @@ using format::Value;
 using format::ValueId;
 using format::ValueKind;
 
-std::string utf8(nb::handle string) {
-    Py_ssize_t bytes = 0;
-    const char* text = PyUnicode_AsUTF8AndSize(string.ptr(), &bytes);
-    if (text == nullptr) {
-        PyErr_Clear();
-        return "\xff";  // lone surrogates; the writer refuses them
-    }
-    return {text, static_cast<std::size_t>(bytes)};
-}
-
 class Builder {
 public:
-    Builder(nb::handle other, bool together, bool parts)
-        : storages_(state_.tree, state_.storages, together), other_(other) {
+    Builder(nb::handle other, bool together, std::optional<std::uint32_t> rank)
+        : storages_(state_.tree, state_.storages, together), rank_(rank), other_(other) {
         if (nb::object torch = imported("torch"); !torch.is_none()) {
             tensor_ = torch.attr("Tensor");
             parameter_ = torch.attr("nn").attr("Parameter");
@@ -71,7 +62,8 @@ public:
         default_ = collections.attr("defaultdict");
         counter_ = collections.attr("Counter");
         pickled_ = nb::module_::import_("penstock._state.pickled").attr("Pickled");
-        if (parts) {
+        per_rank_ = nb::module_::import_("penstock._state.per_rank").attr("PerRank");
+        if (rank) {
             const nb::module_ slices = nb::module_::import_("penstock._state.slices");
             is_part_ = slices.attr("is_part");
             parts_ = slices.attr("saved_parts");
@@ -128,33 +120,8 @@ private:
 
     ValueId value(nb::handle o, int depth) {
         PyObject* p = o.ptr();
-        if (o.is_none()) {
-            return add(ValueKind::kNone);
-        }
-        if (PyBool_Check(p)) {
-            const ValueId id = add(ValueKind::kBool);
-            state_.tree.values[id].flag = p == Py_True;
-            return id;
-        }
-        if (PyUnicode_CheckExact(p)) {
-            return add(ValueKind::kString, utf8(o));
-        }
-        if (PyLong_CheckExact(p)) {
-            return integer(o);
-        }
-        if (PyFloat_CheckExact(p)) {
-            const ValueId id = add(ValueKind::kFloat);
-            state_.tree.values[id].real = PyFloat_AsDouble(p);
-            return id;
-        }
-        if (PyComplex_CheckExact(p)) {
-            const ValueId id = add(ValueKind::kComplex);
-            state_.tree.values[id].real = PyComplex_RealAsDouble(p);
-            state_.tree.values[id].imaginary = PyComplex_ImagAsDouble(p);
-            return id;
-        }
-        if (PyBytes_CheckExact(p)) {
-            return add(ValueKind::kBytes, raw(o));
+        if (auto plain = plain_value(o)) {
+            return state_.tree.add(std::move(*plain));
         }
         if (const auto known = seen_.find(p); known != seen_.end()) {
             return known->second;
@@ -167,19 +134,6 @@ private:
         seen_.emplace(p, id);
         keep_.push_back(nb::borrow(o));
         return id;
-    }
-
-    ValueId integer(nb::handle o) {
-        int overflow = 0;
-        const long long small = PyLong_AsLongLongAndOverflow(o.ptr(), &overflow);
-        if (overflow == 0) {
-            const ValueId id = add(ValueKind::kInt);
-            state_.tree.values[id].integer = small;
-            return id;
-        }
-        const auto bits = nb::cast<std::size_t>(o.attr("bit_length")());
-        return add(ValueKind::kBigInt,
-                   raw(o.attr("to_bytes")(bits / 8 + 1, "little", nb::arg("signed") = true)));
     }
 
     ValueId composed(nb::handle o, int depth) {
@@ -230,6 +184,9 @@ private:
         }
         if (is(o, pickled_)) {
             return add(ValueKind::kPickled, raw(nb::object(o.attr("data"))));
+        }
+        if (is(o, per_rank_)) {
+            return per_rank(o, depth);
         }
         if (is_unread(o)) {
             throw Error(ErrorCode::kUnsupported, 0, "save", {}, kNoOffset,
@@ -318,7 +275,13 @@ private:
                                          : ValueKind::kDict);
         seen_.emplace(o.ptr(), id);
         if (factory) {
-            state_.tree.values[id].text = factory_name(o.attr("default_factory"));
+            const nb::object made_by = o.attr("default_factory");
+            const auto name = factory_name(made_by);
+            if (!name) {
+                refuse("its default_factory is " + shown(made_by) +
+                       "; built-in types can be saved (list, dict, int, ...)");
+            }
+            state_.tree.values[id].text = *name;
         }
         std::vector<ValueId> made;
         made.reserve(2 * nb::len(o));
@@ -379,21 +342,6 @@ private:
         }
         const ValueId made = step(nb::str("__dict__"), own, depth);
         state_.tree.values[id].attributes = made;
-    }
-
-    std::string factory_name(nb::handle factory) {
-        if (factory.is_none()) {
-            return {};
-        }
-        for (const format::Factory& known : format::kFactories) {
-            const nb::module_ module = nb::module_::import_(std::string(known.module).c_str());
-            const std::string name(known.name);
-            if (factory.is(nb::object(module.attr(name.c_str())))) {
-                return name;
-            }
-        }
-        refuse("its default_factory is " + shown(factory) +
-               "; built-in types can be saved (list, dict, int, ...)");
     }
 
     static std::string dtype_name(nb::handle o) {
@@ -533,6 +481,25 @@ private:
         return add_tensor(std::move(own.whole));
     }
 
+    // As a dict with this rank's number; the save joins those of all ranks.
+    ValueId per_rank(nb::handle o, int depth) {
+        if (!rank_) {
+            refuse("a PerRank is saved by a CheckpointStore; a file has one state");
+        }
+        const std::size_t parts = state_.sliced.size();
+        const ValueId key = add(ValueKind::kInt);
+        state_.tree.values[key].integer = *rank_;
+        const ValueId own = value(nb::object(o.attr("value")), depth + 1);
+        if (state_.sliced.size() != parts) {
+            refuse(
+                "a part of a tensor in a PerRank: other ranks have the rest; give it to the "
+                "state itself, or the PerRank its local tensor");
+        }
+        const ValueId id = add(ValueKind::kPerRank);
+        state_.tree.values[id].items = {key, own};
+        return id;
+    }
+
     ValueId add_tensor(format::TensorValue t) {
         const ValueId id = add(ValueKind::kTensor);
         state_.tree.values[id].integer = static_cast<std::int64_t>(state_.tree.tensors.size());
@@ -566,12 +533,13 @@ private:
     State state_;
     TorchStorages storages_;
     bool in_jagged_ = false;  // at a part of one
+    const std::optional<std::uint32_t> rank_;
     const nb::handle other_;
     nb::dict ties_;  // the storages of parts
     nb::object tensor_, parameter_, size_, dtype_, device_, strided_, layout_, scheme_, class_,
         storage_, jagged_;
-    nb::object array_, scalar_, contiguous_, ordered_, default_, counter_, pickled_, is_part_,
-        parts_;
+    nb::object array_, scalar_, contiguous_, ordered_, default_, counter_, pickled_, per_rank_,
+        is_part_, parts_;
     std::vector<nb::handle> path_;
     Replaced replaced_;
     // Their nodes, one or two a tensor, go all at once.
@@ -583,9 +551,10 @@ private:
 
 }  // namespace
 
-State state_of(nb::handle object, nb::handle other, bool together, bool parts) {
+State state_of(nb::handle object, nb::handle other, bool together,
+               std::optional<std::uint32_t> rank) {
     State made =
-        is_collected(object) ? take_collected(object) : Builder(other, together, parts).run(object);
+        is_collected(object) ? take_collected(object) : Builder(other, together, rank).run(object);
     if (const std::string pickled = format::pickled_line(made.tree); !pickled.empty()) {
         nb::module_::import_("penstock._base.log").attr("pickled")(pickled);
     }

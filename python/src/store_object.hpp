@@ -36,7 +36,8 @@ struct Inside {
 
 struct StoreObject {
     StoreObject(std::vector<std::string> folders, const StoreOptions& options)
-        : ranks(options.ranks.count()),
+        : rank(options.ranks.number()),
+          ranks(options.ranks.count()),
           engine(opened(default_engine())),
           store(made(engine, std::move(folders), options)),
           saver(store::saver_of(*store)) {}
@@ -139,6 +140,7 @@ struct StoreObject {
             Error(ErrorCode::kInvalidArgument, 0, "save checkpoint", "", kNoOffset, why));
     }
 
+    std::uint32_t rank;
     std::uint32_t ranks;
     std::shared_ptr<Engine> engine;
     std::shared_ptr<CheckpointStore> store;   ///< nullptr: closed

@@ -116,6 +116,19 @@ std::string wrong_numpy(const ValueTree& tree, const Value& v) {
     return {};
 }
 
+// Ranks rise, so each is there once.
+std::string wrong_per_rank(const ValueTree& tree, const Value& v) {
+    std::int64_t last = -1;
+    for (std::size_t i = 0; i < v.items.size(); i += 2) {
+        const Value& rank = tree.at(v.items[i]);
+        if (rank.kind != ValueKind::kInt || rank.integer <= last || rank.integer > UINT32_MAX) {
+            return "it has a value for each rank, and these are no numbers of ranks, in order";
+        }
+        last = rank.integer;
+    }
+    return v.items.empty() ? "it has a value for each rank, and none is there" : "";
+}
+
 std::string wrong_tensor(const ValueTree& tree, const Value& v) {
     if (static_cast<std::uint64_t>(v.integer) >= tree.tensors.size()) {
         return "it names a tensor that is not there";
@@ -180,6 +193,8 @@ std::string wrong_with(const ValueTree& tree, const Value& v) {
         case ValueKind::kNumpyScalar:
         case ValueKind::kNumpyArray:
             return wrong_numpy(tree, v);
+        case ValueKind::kPerRank:
+            return wrong_per_rank(tree, v);
         default:
             return {};
     }

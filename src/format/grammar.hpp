@@ -26,7 +26,7 @@ struct KindRow {
     bool changes;
 };
 
-inline constexpr std::array<KindRow, 26> kKinds{{
+inline constexpr std::array<KindRow, 27> kKinds{{
     {ValueKind::kNone, "", Holds::kNothing, false},
     {ValueKind::kBool, "", Holds::kNothing, false},
     {ValueKind::kInt, "", Holds::kNothing, false},
@@ -53,6 +53,7 @@ inline constexpr std::array<KindRow, 26> kKinds{{
     {ValueKind::kPickled, "pickled", Holds::kNothing, true},
     {ValueKind::kRebuilt, "rebuilt", Holds::kItems, true},
     {ValueKind::kUnread, "unread", Holds::kEntries, true},
+    {ValueKind::kPerRank, "per_rank", Holds::kEntries, true},
 }};
 
 /// Not for kinds that occur only in a pickle (kGlobal and later).

@@ -39,18 +39,6 @@ public:
     }
 
 private:
-    static bool alike(const Value& v, const Value& w) {
-        const auto bits = [](double d) { return std::bit_cast<std::uint64_t>(d); };
-        if (v.kind != w.kind || v.flag != w.flag || bits(v.real) != bits(w.real) ||
-            bits(v.imaginary) != bits(w.imaginary) || v.items.size() != w.items.size() ||
-            (v.attributes == kNoValue) != (w.attributes == kNoValue)) {
-            return false;
-        }
-        return (v.text == w.text || (v.kind == ValueKind::kBigInt &&
-                                     shortest_integer(v.text) == shortest_integer(w.text))) &&
-               v.data == w.data;
-    }
-
     bool values(ValueId x, ValueId y) {
         const Value& v = a_.at(x);
         const Value& w = b_.at(y);
@@ -59,15 +47,13 @@ private:
         if (whole && matched_[x] != kNoValue) {
             return matched_[x] == y || (!changes && v.kind != ValueKind::kTuple);
         }
-        if (!alike(v, w) || (changes && back_[y] != kNoValue)) {
+        if (!same_alone(v, w) || v.items.size() != w.items.size() ||
+            (v.attributes == kNoValue) != (w.attributes == kNoValue) ||
+            (changes && back_[y] != kNoValue)) {
             return false;
         }
-        if (v.kind == ValueKind::kTensor) {
-            if (!same_(static_cast<std::uint32_t>(v.integer),
-                       static_cast<std::uint32_t>(w.integer))) {
-                return false;
-            }
-        } else if (v.integer != w.integer) {
+        if (v.kind == ValueKind::kTensor &&
+            !same_(static_cast<std::uint32_t>(v.integer), static_cast<std::uint32_t>(w.integer))) {
             return false;
         }
         matched_[x] = y;
@@ -215,6 +201,16 @@ bool same_but_place(const TensorValue& a, const TensorValue& b) {
     return a.type == b.type && a.shape == b.shape && a.strides == b.strides &&
            a.requires_grad == b.requires_grad && a.parameter == b.parameter &&
            a.conjugated == b.conjugated && a.negated == b.negated;
+}
+
+bool same_alone(const Value& a, const Value& b) {
+    const auto bits = [](double d) { return std::bit_cast<std::uint64_t>(d); };
+    return a.kind == b.kind && a.flag == b.flag && bits(a.real) == bits(b.real) &&
+           bits(a.imaginary) == bits(b.imaginary) &&
+           (a.kind == ValueKind::kTensor || a.integer == b.integer) &&
+           (a.text == b.text || (a.kind == ValueKind::kBigInt &&
+                                 shortest_integer(a.text) == shortest_integer(b.text))) &&
+           a.data == b.data;
 }
 
 ValueId difference(const ValueTree& a, const ValueTree& b, const SameTensor& same) {

@@ -47,6 +47,7 @@ enum class ValueKind : std::uint8_t {
     kUnread,       ///< an object of a pickle that is not built. text: its name; data: why; items:
                    ///< key, value, of what it was made of and holds. flag: the bytes contradict
                    ///< themselves (only while a pickle is read)
+    kPerRank,      ///< items: key, value, by the numbers of ranks: what each of them has here
     // Below: kinds that exist only while a pickle is read.
     kGlobal,      ///< integer: which; text: its name; data: its module
     kStorage,     ///< integer: its number in `storages`
@@ -124,6 +125,10 @@ private:
 
 /// Whether two tensors are equal in everything but their storage and offset.
 [[nodiscard]] bool same_but_place(const TensorValue& a, const TensorValue& b);
+
+/// Whether two values are equal by themselves: in all but their items, their attributes and, of
+/// tensors, their numbers.
+[[nodiscard]] bool same_alone(const Value& a, const Value& b);
 
 /// The place of a value, by the first path to it.
 [[nodiscard]] std::string place_of(const ValueTree& tree, ValueId id);

@@ -59,17 +59,20 @@ def store_save_async(box):
         assert info.step == 2 and alike(store.load(), NEW)
 
 
-@verb("Ranks", "Ranks.single", "Slice", "FlatSlice")
+@verb("Ranks", "Ranks.single", "Slice", "FlatSlice", "PerRank")
 def parts_of_tensors(box):
     whole = torch.arange(12.0).reshape(3, 4)
     folder = box.path("store")
     with box.call():
         with penstock.CheckpointStore(folder, lock_wait_s=1, ranks=penstock.Ranks.single()) as store:
             flat = penstock.FlatSlice(whole.reshape(-1), (4, 3), 0)
-            store.save({"f": flat, "w": penstock.Slice(whole, (3, 4), (0, 0))}, 1)
+            store.save(
+                {"f": flat, "w": penstock.Slice(whole, (3, 4), (0, 0)), "own": penstock.PerRank(whole[0].clone())}, 1
+            )
     with penstock.CheckpointStore(folder) as store:
         found = store.load()
     assert torch.equal(found["w"], whole) and torch.equal(found["f"], whole.reshape(4, 3))
+    assert torch.equal(found["own"], whole[0])
 
 
 @verb("Ranks.of_threads")

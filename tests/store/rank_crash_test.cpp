@@ -41,6 +41,7 @@ struct World {
     std::size_t disks = 1;
     simulation::DiskShape shape = {};
     bool only_look = false;  ///< ranks that hear nothing
+    bool apart = false;      ///< each rank has values and keys of its own
 };
 
 /// One run: a save that all agree on, then one in which something happens.
@@ -134,7 +135,7 @@ private:
         }
         simulation->run([&](const Ranks& ranks) {
             CheckpointStore store(rig_.engine(), rig_.files(), world_.folders, options_of(ranks));
-            const RankState state(ranks.number(), ranks.count(), number);
+            const RankState state(ranks.number(), ranks.count(), number, 300, world_.apart);
             static_cast<void>(store.save(state.state(), {.step = number}));
         });
         for (const RankResult& result : simulation->results()) {
@@ -174,7 +175,7 @@ private:
                 return fmt::format("P1 {}: {}: {}", when, info.path, info.problem);
             }
             Checkpoint checkpoint(rig_.engine(), rig_.files(), info.path);
-            const std::string wrong = RankState::compare(checkpoint, info.step);
+            const std::string wrong = RankState::compare(checkpoint, info.step, 300, world_.apart);
             if (!wrong.empty()) {
                 return fmt::format("P1 {}: {}: {}", when, info.path, wrong);
             }
@@ -216,10 +217,10 @@ private:
             return "P2: the save after it is not there";
         }
         Checkpoint checkpoint(rig_.engine(), rig_.files(), latest->path);
-        std::string wrong = RankState::compare(checkpoint, 3);
-        return wrong.empty()
-                   ? RankState::compare_as_stock(*rig_.engine(), rig_.files(), latest->path, 3)
-                   : wrong;
+        std::string wrong = RankState::compare(checkpoint, 3, 300, world_.apart);
+        return wrong.empty() ? RankState::compare_as_stock(*rig_.engine(), rig_.files(),
+                                                           latest->path, 3, 300, world_.apart)
+                             : wrong;
     }
 
     World world_;
@@ -309,6 +310,10 @@ TEST(CrashOfRanks, ThreeRanks) {
 
 TEST(CrashOfRanks, FiveRanks) {
     expect_promises({.count = 5}, "five", runs(500));
+}
+
+TEST(CrashOfRanks, WithValuesOfTheirOwn) {
+    expect_promises({.count = 3, .apart = true}, "apart", runs(200));
 }
 
 TEST(CrashOfRanks, SeveralFolders) {

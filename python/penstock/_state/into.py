@@ -18,6 +18,7 @@ from penstock._base import log as _log
 from penstock._base.arguments import shown
 from penstock._base.arrays import torch_for_states as _torch, torch_or_none
 from penstock._base.errors import Unsupported
+from penstock._state.per_rank import PerRank
 from penstock._state.pickled import Pickled
 from penstock._state.slices import FlatSlice, Slice
 
@@ -37,6 +38,8 @@ def tensors(obj: Any) -> Iterator[Row]:
 def _of_type(kind: Any, obj: Any, name: str, place: str, seen: set[int]) -> Iterator[Row]:
     if isinstance(obj, kind):
         yield name, place, obj
+    elif type(obj) is PerRank:
+        yield from _of_type(kind, obj.value, name, place, seen)
     elif type(obj) is Unread:
         for own, step, tensor in obj._rows:
             yield from _of_type(kind, tensor, f"{name}.{own}" if name else own, place + step, seen)

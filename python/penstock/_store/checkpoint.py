@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from penstock import _core
 from penstock._base import arguments as _arguments, modes as _modes
@@ -17,6 +17,7 @@ from penstock._base.errors import Unsupported
 from penstock._base.progress import Progress, reporter
 from penstock._state import load as _load
 from penstock._state.boxes import box
+from penstock._state.per_rank import as_list, has_per_rank
 from penstock._state.rows import TORCH, float_name
 
 if TYPE_CHECKING:
@@ -150,24 +151,28 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         self, map_location: None = None, *, into: Into,
         names: Iterable[str] | None = None, device: Device | None = None, dtype: None = None,
         pickle: bool = False, progress: Progress = False,
+        per_rank: Literal["own", "list"] = "own",
     ) -> Into: ...
     @overload
     def load(
         self, map_location: MapLocation | None = None, *, into: None = None,
         names: Mapping[str, Index | None], device: Device | None = None, dtype: Dtype | None = None,
         pickle: bool = False, progress: Progress = False,
+        per_rank: Literal["own", "list"] = "own",
     ) -> dict[str, torch.Tensor]: ...
     @overload
     def load(
         self, map_location: MapLocation | None = None, *, into: None = None,
         names: str, device: Device | None = None, dtype: Dtype | None = None,
         pickle: bool = False, progress: Progress = False,
+        per_rank: Literal["own", "list"] = "own",
     ) -> Any: ...
     @overload
     def load(
         self, map_location: MapLocation | None = None, *, into: None = None,
         names: Names | None = None, device: Device | None = None, dtype: Dtype | None = None,
         pickle: bool = False, progress: Progress = False,
+        per_rank: Literal["own", "list"] = "own",
     ) -> dict[str, Any]: ...
     # fmt: on
 
@@ -182,6 +187,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         dtype: Any = None,
         pickle: bool = False,
         progress: Progress = False,
+        per_rank: Literal["own", "list"] = "own",
     ) -> Any:
         """Loads the state as it was saved; every chunk is checked. See CheckpointStore.load()."""
         pickle = bool(_arguments.flag("load", "pickle", pickle))
@@ -189,7 +195,22 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         map_location = placing("load", map_location, device, into)
         dtype = float_name("load", dtype, into)
         names = names if names is None else _arguments.texts("load", "names", names)
-        source = self._core.source(*_load.asked_for(names))
+        source = self._core.source(*_load.asked_for(names), as_list(per_rank))
         if into is not None and names is not None and not source.is_part:
             raise ValueError("load: into: names: expected the name of a part of the state, got those of tensors")
+        self._check_per_rank(source, into, names)
         return _load.load_from(source, map_location, into, names, False, dtype, pickle, report)
+
+    def _check_per_rank(self, source: Any, into: Any, names: Any) -> None:
+        """What each rank has for itself is left in the source where other numbers of ranks saved and load."""
+        place = source.per_rank_place
+        if place is None:
+            return
+        if into is not None and not has_per_rank(into):
+            source.drop_per_rank()
+        elif into is not None or names is None or source.is_part:
+            raise ValueError(
+                f"load: {place} is what each rank has for itself: {self.info.ranks} saved, and "
+                f"{self._core.ranks} load; per_rank='list' gives a list of what they had, "
+                "and names= or into= loads the rest"
+            )

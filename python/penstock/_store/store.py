@@ -308,24 +308,28 @@ class CheckpointStore:
         self, step: int | None = None, *, generation: int | None = None, map_location: None = None,
         into: Into, names: Iterable[str] | None = None, device: Device | None = None,
         dtype: None = None, pickle: bool = False, progress: Progress = False,
+        per_rank: Literal["own", "list"] = "own",
     ) -> Into: ...
     @overload
     def load(
         self, step: int | None = None, *, generation: int | None = None, map_location: MapLocation | None = None,
         into: None = None, names: Mapping[str, Index | None], device: Device | None = None,
         dtype: Dtype | None = None, pickle: bool = False, progress: Progress = False,
+        per_rank: Literal["own", "list"] = "own",
     ) -> dict[str, torch.Tensor]: ...
     @overload
     def load(
         self, step: int | None = None, *, generation: int | None = None, map_location: MapLocation | None = None,
         into: None = None, names: str, device: Device | None = None,
         dtype: Dtype | None = None, pickle: bool = False, progress: Progress = False,
+        per_rank: Literal["own", "list"] = "own",
     ) -> Any: ...
     @overload
     def load(
         self, step: int | None = None, *, generation: int | None = None, map_location: MapLocation | None = None,
         into: None = None, names: Names | None = None, device: Device | None = None,
         dtype: Dtype | None = None, pickle: bool = False, progress: Progress = False,
+        per_rank: Literal["own", "list"] = "own",
     ) -> dict[str, Any]: ...
     # fmt: on
 
@@ -342,6 +346,7 @@ class CheckpointStore:
         dtype: Any = None,
         pickle: bool = False,
         progress: Progress = False,
+        per_rank: Literal["own", "list"] = "own",
     ) -> Any:
         """Loads a state as it was saved; every chunk is checked.
 
@@ -351,12 +356,15 @@ class CheckpointStore:
         into: a state whose tensors are filled in place; only their elements are written. The result is the saved state
             with these tensors in it. Each of them has to be in the checkpoint, with the same type and shape.
         names: the wanted parts of the state, as in penstock.load(). device, dtype, pickle: as there.
+        per_rank: "own" gives this rank what it saved as a PerRank, and is a ValueError where another number of ranks
+            saved; "list" gives a list with the values of all ranks that saved (None where a rank had none).
 
         Raises penstock.Damaged with file and tensor, KeyError for an unknown name, FileNotFoundError if none is valid.
         Errors of the machine (open files, memory, a permission) are raised as they are. So are errors of the system (a
         disk that cannot be read) if no checkpoint can be used."""
         names = None if names is None else _arguments.texts("load", "names", names)
         how = {"into": into, "names": names, "device": device, "dtype": dtype, "pickle": pickle, "progress": progress}
+        how["per_rank"] = per_rank
         if generation is not None:
             if step is not None:
                 raise ValueError(f"load: expected generation or step, got generation={generation!r} and step={step!r}")

@@ -120,6 +120,8 @@ std::string_view kind_name(format::ValueKind kind) {
             return "pickled";
         case ValueKind::kUnread:
             return "not read";
+        case ValueKind::kPerRank:
+            return "per rank";
         default:
             return "torch value";
     }
@@ -130,6 +132,9 @@ std::string brief(const format::ValueTree& tree, format::ValueId id) {
     const std::string_view kind = kind_name(v.kind);
     if (kind == "dict") {
         return fmt::format("dict of {}", v.items.size() / 2);
+    }
+    if (v.kind == format::ValueKind::kPerRank) {
+        return fmt::format("one for each of {} ranks", v.items.size() / 2);
     }
     if (kind == "list" || kind == "tuple" || kind == "set") {
         return fmt::format("{} of {}", kind, v.items.size());

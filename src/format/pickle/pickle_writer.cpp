@@ -245,6 +245,10 @@ private:
             case ValueKind::kUnread:
                 return refuse(fmt::format("it is an object that was not read ({})",
                                           v.text.empty() ? "object" : v.text));
+            case ValueKind::kPerRank:
+                return refuse(
+                    "it is a value for each rank, which only a CheckpointStore keeps; name what is "
+                    "wanted without it");
             default:
                 return refuse("it is nothing that a state may hold");
         }

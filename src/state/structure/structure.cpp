@@ -8,12 +8,11 @@
 
 #include "base/assert.hpp"
 #include "base/raise.hpp"
-#include "base/text/base64.hpp"
-#include "base/text/hex.hpp"
-#include "format/json.hpp"
 #include "format/rebuilt.hpp"
 #include "format/safetensors.hpp"
 #include "format/torch_types.hpp"
+#include "state/structure/per_rank.hpp"
+#include "state/structure/structure_pen.hpp"
 #include "state/structure/structure_tags.hpp"
 #include "stream/checksum.hpp"
 
@@ -21,8 +20,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <memory_resource>
 #include <optional>
 #include <unordered_map>
@@ -92,7 +89,7 @@ public:
                                     fmt::format("{}: {}", path_.text(tree_), wrong_)));
         }
         state_.tensors.reserve(storage_order_.size());
-        storages_text_ = "],\n\"storages\":[";
+        storages_text_ = kStoragesBegin;
         for (const std::uint32_t storage : storage_order_) {
             place(storage);
         }
@@ -287,7 +284,8 @@ private:
             look.name = names_.unique(std::string(cut(look.name)) + ".storage");
             state_.tensors.push_back({look.name, "U8", {data.size()}, data});
         }
-        write_storage(look, tree_.storages[storage].location);
+        storages_text_ += look.number == 0 ? "" : ",";
+        append_storage(storages_text_, look.name, tree_.storages[storage].location);
     }
 
     static std::uint64_t element_bytes(const TensorValue& t) {
@@ -296,146 +294,22 @@ private:
 
     // ---- JSON ----
 
-    void write_storage(const Look& look, std::string_view location) {
-        storages_text_ += look.number == 0 ? "" : ",";
-        const bool usual = location == "cpu";
-        storages_text_ += usual ? "" : "[";
-        format::append_json_string(storages_text_, look.name);
-        if (!usual) {
-            storages_text_ += ',';
-            format::append_json_string(storages_text_, location);
-            storages_text_ += ']';
-        }
-    }
-
     void write() {
         out_.reserve(order_.size() * kValueBytesGuess + storages_text_.size());
-        out_ += fmt::format("{{\"penstock_structure\":{},\n\"values\":[", kStructureVersion);
+        StructurePen pen(out_, numbers_, tensor_numbers_);
+        pen.begin();
         for (std::size_t i = 0; i < order_.size(); ++i) {
             out_ += i == 0 ? "" : ",";
-            write_value(tree_.at(order_[i]));
+            pen.value(tree_.at(order_[i]));
         }
-        out_ += "],\n\"tensors\":[";
+        out_ += kTensorsBegin;
         for (std::size_t i = 0; i < tensor_order_.size(); ++i) {
             out_ += i == 0 ? "" : ",";
             write_tensor(tree_.tensors[tensor_order_[i]]);
         }
         out_ += storages_text_;
-        out_ += "]}";
+        out_ += kStructureEnd;
         state_.structure = std::move(out_);
-    }
-
-    void write_value(const Value& v) {
-        switch (v.kind) {
-            case ValueKind::kNone:
-                out_ += "null";
-                return;
-            case ValueKind::kBool:
-                out_ += v.flag ? "true" : "false";
-                return;
-            case ValueKind::kInt:
-                out_ += fmt::format_int(v.integer).c_str();
-                return;
-            case ValueKind::kString:
-                format::append_json_string(out_, v.text);
-                return;
-            case ValueKind::kFloat:
-                if (std::isfinite(v.real)) {
-                    write_real(v.real);
-                    return;
-                }
-                break;
-            default:
-                break;
-        }
-        out_ += "[\"";
-        out_ += format::row_of(v.kind).tag;
-        out_ += '"';
-        write_head(v);
-        for (const ValueId item : v.items) {
-            out_ += ',';
-            out_ += fmt::format_int(numbers_[item]).c_str();
-        }
-        out_ += ']';
-    }
-
-    void write_real(double real) {
-        const std::string digits = fmt::format("{}", real);
-        out_ += digits;
-        out_ += digits.find_first_of(".e") == std::string::npos ? ".0" : "";
-    }
-
-    // Writes the fields between the name and the items.
-    void write_head(const Value& v) {
-        switch (v.kind) {
-            case ValueKind::kOrderedDict:
-                out_ += v.attributes == kNoValue ? std::string(",null")
-                                                 : fmt::format(",{}", numbers_[v.attributes]);
-                break;
-            case ValueKind::kDefaultDict:
-                if (v.text.empty()) {
-                    out_ += ",null";
-                    break;
-                }
-                [[fallthrough]];
-            case ValueKind::kDtype:
-            case ValueKind::kDevice:
-                quoted(v.text);
-                break;
-            case ValueKind::kTensor:
-                out_ += fmt::format(",{}", tensor_numbers_[static_cast<std::size_t>(v.integer)]);
-                out_ += v.attributes == kNoValue ? std::string()
-                                                 : fmt::format(",{}", numbers_[v.attributes]);
-                break;
-            case ValueKind::kRebuilt:
-                quoted(v.text);
-                out_ += v.attributes == kNoValue ? std::string(",null")
-                                                 : fmt::format(",{}", numbers_[v.attributes]);
-                break;
-            case ValueKind::kBytes:
-            case ValueKind::kByteArray:
-            case ValueKind::kBigInt:
-            case ValueKind::kPickled:
-                base64(v.text);
-                break;
-            case ValueKind::kFloat:
-                bits(v.real);
-                break;
-            case ValueKind::kComplex:
-                bits(v.real);
-                bits(v.imaginary);
-                break;
-            case ValueKind::kNumpyScalar:
-                quoted(v.text);
-                base64(v.data);
-                break;
-            case ValueKind::kUnread:
-                quoted(v.text);
-                quoted(v.data);
-                break;
-            case ValueKind::kNumpyArray:
-                quoted(v.text);
-                out_ += v.flag ? ",true" : ",false";
-                base64(v.data);
-                break;
-            default:
-                break;
-        }
-    }
-
-    void quoted(std::string_view text) {
-        out_ += ',';
-        format::append_json_string(out_, text);
-    }
-    void base64(std::string_view bytes) {
-        out_ += ",\"";
-        base::append_base64(out_, bytes);
-        out_ += '"';
-    }
-    void bits(double real) {
-        out_ += ",\"";
-        base::append_hex(out_, std::bit_cast<std::uint64_t>(real));
-        out_ += '"';
     }
 
     void write_tensor(const TensorValue& t) {
@@ -483,6 +357,9 @@ private:
 
 State state_of(const format::ValueTree& tree, std::span<const std::span<const std::byte>> storages,
                int readbacks) {
+    if (const std::string wrong = wrong_per_rank(tree); !wrong.empty()) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint", wrong));
+    }
     State state = Writer(tree, storages).run();
     for (int i = 0; i < readbacks; ++i) {
         check_readback(tree, storages, state);

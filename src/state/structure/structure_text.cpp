@@ -4,12 +4,14 @@
 #include "base/text/base64.hpp"
 #include "base/text/hex.hpp"
 #include "format/json.hpp"
+#include "stream/checksum.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <span>
 
 namespace penstock::state {
 
@@ -349,6 +351,11 @@ format::Result<StructureText> parse_structure(std::string_view text, std::size_t
     Handler handler(std::min(tensors, text.size() / kEntryBytesMin));
     PENSTOCK_CHECK(format::read_json(text, handler, kReadStructure));
     return std::move(handler.result);
+}
+
+std::uint64_t structure_hash(std::string_view text) {
+    const std::string_view before = text.substr(0, text.rfind(kStoragesBegin));
+    return stream::content_hash(std::as_bytes(std::span(before)));
 }
 
 }  // namespace penstock::state

@@ -28,6 +28,11 @@ struct StorageEntry {
     std::string location = "cpu";
 };
 
+// Between the parts of a text. A string in it has no line break.
+inline constexpr std::string_view kTensorsBegin = "],\n\"tensors\":[";
+inline constexpr std::string_view kStoragesBegin = "],\n\"storages\":[";
+inline constexpr std::string_view kStructureEnd = "]}";
+
 struct StructureText {
     std::vector<format::Value> values;  ///< references between them are not checked yet
     std::vector<TensorEntry> tensors;
@@ -37,5 +42,9 @@ struct StructureText {
 /// `tensors`: about as many as the checkpoint has, so that room for their entries is made once.
 [[nodiscard]] format::Result<StructureText> parse_structure(std::string_view text,
                                                             std::size_t tensors);
+
+/// Equal for structures that differ at most in the devices that tensors were on, which are a rank's
+/// own affair.
+[[nodiscard]] std::uint64_t structure_hash(std::string_view text);
 
 }  // namespace penstock::state

@@ -31,6 +31,8 @@ constexpr std::string_view kShardSuffix = ".safetensors";
 constexpr std::string_view kSlicesSuffix = ".slices.safetensors";
 constexpr std::size_t kShardDigits = 5;
 constexpr std::string_view kSharePrefix = ".share-";
+constexpr std::string_view kStateSuffix = ".state";
+constexpr std::string_view kWritersSuffix = ".writers";
 
 std::optional<std::uint64_t> number(std::string_view digits) {
     std::uint64_t value = 0;
@@ -139,7 +141,18 @@ std::string share_name(std::uint32_t rank) {
     return fmt::format("{}{:0{}}", kSharePrefix, rank, kShardDigits);
 }
 
+std::string state_name(std::uint32_t rank) {
+    return share_name(rank).append(kStateSuffix);
+}
+
+std::string writers_name() {
+    return share_name(0).append(kWritersSuffix);
+}
+
 bool is_share_name(std::string_view name) {
+    for (const std::string_view suffix : {kStateSuffix, kWritersSuffix}) {
+        name.remove_suffix(name.ends_with(suffix) ? suffix.size() : 0);
+    }
     return name.starts_with(kSharePrefix) && name.size() >= kSharePrefix.size() + kShardDigits &&
            name.find_first_not_of("0123456789", kSharePrefix.size()) == std::string_view::npos;
 }
@@ -261,6 +274,7 @@ CheckpointInfo info_of(const Manifest& manifest, const std::string& checkpoint) 
     info.written_bytes = manifest.written_bytes;
     info.metadata = manifest.metadata;
     info.shards = static_cast<std::uint32_t>(manifest.shards.size());
+    info.ranks = manifest.world;
     info.linked_shards = static_cast<std::uint32_t>(
         std::count_if(manifest.shards.begin(), manifest.shards.end(),
                       [&](const Shard& shard) { return shard.generation != manifest.generation; }));

@@ -67,6 +67,11 @@ struct FolderScan {
 [[nodiscard]] bool is_shard_name(std::string_view name);
 /// ".share-00002": what a rank wrote, until the manifest has it.
 [[nodiscard]] std::string share_name(std::uint32_t rank);
+/// ".share-00002.state": what a rank would save, where it is not what rank 0 would.
+[[nodiscard]] std::string state_name(std::uint32_t rank);
+/// ".share-00000.writers": which rank writes what, where not all have the same.
+[[nodiscard]] std::string writers_name();
+/// Whether it is one of these three.
 [[nodiscard]] bool is_share_name(std::string_view name);
 
 [[nodiscard]] FolderScan scan_names(std::vector<std::string> names);

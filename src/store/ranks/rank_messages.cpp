@@ -41,6 +41,7 @@ std::string SaveOffer::message() const {
     write_list(out, named, text);
     out.text(last).number(last_hash).number(shard_bytes);
     out.number(checksums ? 1 : 0).number(incremental ? 1 : 0);
+    out.number(structure).number(tensors);
     return out.take();
 }
 
@@ -61,24 +62,52 @@ SaveOffer SaveOffer::from(std::string_view message) {
     out.shard_bytes = in.number();
     out.checksums = in.number() != 0;
     out.incremental = in.number() != 0;
+    out.structure = in.number();
+    out.tensors = in.number();
+    in.end();
+    return out;
+}
+
+std::string SaveState::message() const {
+    return MessageWriter()
+        .number(step)
+        .number(structure)
+        .number(tensors)
+        .number(description)
+        .take();
+}
+
+SaveState SaveState::from(std::string_view message) {
+    MessageReader in(message);
+    SaveState out;
+    out.step = in.number();
+    out.structure = in.number();
+    out.tensors = in.number();
+    out.description = in.number();
+    in.end();
+    return out;
+}
+
+std::string SaveAssigned::message() const {
+    return MessageWriter().number(writers).take();
+}
+
+SaveAssigned SaveAssigned::from(std::string_view message) {
+    MessageReader in(message);
+    const SaveAssigned out{.writers = in.number()};
     in.end();
     return out;
 }
 
 std::string SaveReady::message() const {
     MessageWriter out;
-    out.number(step).number(structure).number(whole);
     write_list(out, bytes, [&](std::uint64_t one) { out.number(one); });
     return out.take();
 }
 
 SaveReady SaveReady::from(std::string_view message) {
     MessageReader in(message);
-    SaveReady out;
-    out.step = in.number();
-    out.structure = in.number();
-    out.whole = in.number();
-    out.bytes = read_list<std::uint64_t>(in, [&] { return in.number(); });
+    SaveReady out{.bytes = read_list<std::uint64_t>(in, [&] { return in.number(); })};
     in.end();
     return out;
 }
@@ -106,6 +135,7 @@ std::string verdict_of(const CheckpointInfo& info) {
         .number(info.written_bytes)
         .number(info.shards)
         .number(info.linked_shards)
+        .number(info.ranks)
         .text(info.note)
         .take();
 }
@@ -121,6 +151,7 @@ CheckpointInfo info_from(std::string_view verdict) {
     info.written_bytes = in.number();
     info.shards = static_cast<std::uint32_t>(in.number());
     info.linked_shards = static_cast<std::uint32_t>(in.number());
+    info.ranks = static_cast<std::uint32_t>(in.number());
     info.note = in.text();
     in.end();
     return info;

@@ -12,7 +12,12 @@
 
 namespace penstock::store {
 
+/// The operation, in errors.
+inline constexpr const char* kRankSave = "save checkpoint of all ranks";
+
 inline constexpr const char* kOfferStage = "offer";
+inline constexpr const char* kStateStage = "state";
+inline constexpr const char* kAssignedStage = "assigned";
 inline constexpr const char* kReadyStage = "ready";
 inline constexpr const char* kGoStage = "go";
 inline constexpr const char* kWrittenStage = "written";
@@ -33,17 +38,35 @@ struct SaveOffer {
     std::uint64_t shard_bytes = 0;
     bool checksums = true;
     bool incremental = true;
+    std::uint64_t structure = 0;  ///< of rank 0's state, as in SaveState
+    std::uint64_t tensors = 0;
 
     [[nodiscard]] std::string message() const;
     [[nodiscard]] static SaveOffer from(std::string_view message);
 };
 
-/// To rank 0: what this rank would save.
-struct SaveReady {
+/// To rank 0: what this rank has.
+struct SaveState {
     std::uint64_t step = 0;
-    std::uint64_t structure = 0;       ///< stream::content_hash()
-    std::uint64_t whole = 0;           ///< names, types and shapes of its whole tensors
-    std::vector<std::uint64_t> bytes;  ///< needed in each folder
+    std::uint64_t structure = 0;    ///< state::structure_hash()
+    std::uint64_t tensors = 0;      ///< hash_of_whole_tensors()
+    std::uint64_t description = 0;  ///< stream::content_hash() of the file; 0: as rank 0 has it
+
+    [[nodiscard]] std::string message() const;
+    [[nodiscard]] static SaveState from(std::string_view message);
+};
+
+/// From rank 0: who writes what.
+struct SaveAssigned {
+    std::uint64_t writers = 0;  ///< stream::content_hash() of the file; 0: all have the same
+
+    [[nodiscard]] std::string message() const;
+    [[nodiscard]] static SaveAssigned from(std::string_view message);
+};
+
+/// To rank 0: what its share needs.
+struct SaveReady {
+    std::vector<std::uint64_t> bytes;  ///< in each folder
 
     [[nodiscard]] std::string message() const;
     [[nodiscard]] static SaveReady from(std::string_view message);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/ranks/rank_save.hpp"
 
+#include "base/assert.hpp"
 #include "base/path.hpp"
-#include "base/raise.hpp"
 #include "format/shard_index.hpp"
 #include "store/keep/store_folder.hpp"
 #include "store/manifest/metadata.hpp"
 #include "store/ranks/rank_messages.hpp"
 #include "store/ranks/shares.hpp"
+#include "store/ranks/state_exchange.hpp"
 #include "store/write/metadata_writer.hpp"
 #include "store/write/shard_writer.hpp"
 #include "store/write/state_check.hpp"
@@ -45,15 +46,11 @@ std::uint64_t hash_of(std::string_view text) {
     return stream::content_hash(std::as_bytes(std::span(text)));
 }
 
-[[noreturn]] void refuse_ranks(const std::string& why) {
-    base::raise(base::error(ErrorCode::kInvalidArgument, kRankSave, why));
-}
-
 // The tensors that a rank writes, as a state without the structure around them.
 class OwnState {
 public:
-    OwnState(const State& state, const ranks::Group& group)
-        : numbers_(tensors_of_rank(state, group.ranks().number(), group.ranks().count())) {
+    OwnState(const State& state, std::uint32_t rank, const Writers& writers)
+        : numbers_(tensors_of_rank(state, rank, writers)) {
         state_.tensors.reserve(numbers_.size());
         for (const std::size_t i : numbers_) {
             StateTensor& tensor = state_.tensors.emplace_back(state.tensors[i]);
@@ -104,32 +101,33 @@ class Share {
 public:
     Share(Conversation& talk, const ranks::Group& group, const SaveContext& context,
           const State& state, const SaveOptions& options)
-        : context_(context),
+        : group_(group),
+          context_(context),
           state_(state),
-          own_(state, group),
           options_(options),
           name_(share_name(group.ranks().number())),
           shards_after_(group.ranks().number() * kShardsOfARank),
           progress_(shown_progress(talk, options.progress), kRankSave) {
         static_cast<void>(check_state(state));
-        options_.look = own_.look(options.look);
         options_.metadata = {};
         options_.pinned = false;
     }
 
-    [[nodiscard]] SaveReady plan(const LastCheckpoint& last, const SaveOffer& offer) {
-        SaveReady ready{.step = options_.step,
-                        .structure = hash_of(state_.structure),
-                        .whole = hash_of_whole_tensors(state_),
-                        .bytes = {}};
-        plan_.emplace(plan_save(context_, own_.state(), options_, last, offer.generation, sums_,
+    /// `writers`: nothing where all ranks have the same.
+    [[nodiscard]] SaveReady plan(const LastCheckpoint& last, std::uint64_t generation,
+                                 std::int64_t saved_unix_ns,
+                                 const std::optional<Writers>& writers) {
+        own_.emplace(state_, group_.ranks().number(),
+                     writers ? *writers : writers_of(state_, group_.ranks().count()));
+        options_.look = own_->look(options_.look);
+        plan_.emplace(plan_save(context_, own_->state(), options_, last, generation, sums_,
                                 progress_, {.name = name_, .shards_after = shards_after_}));
-        plan_->saved_unix_ns = offer.saved_unix_ns;
-        plan_->metadata = unwritten_tensors(state_, own_.numbers());
-        ready.bytes = place_shards(context_, *plan_);
-        return ready;
+        plan_->saved_unix_ns = saved_unix_ns;
+        plan_->metadata = unwritten_tensors(state_, own_->numbers());
+        return {.bytes = place_shards(context_, *plan_)};
     }
     [[nodiscard]] WrittenShards write(UnfinishedFolder& folder) {
+        PENSTOCK_ASSERT(plan_);
         WrittenShards written = write_shards(context_, std::move(*plan_), folder, sums_, progress_);
         for (std::size_t i = 0; i < folder.names().written.size(); ++i) {
             const std::string& path = folder.names().written[i];
@@ -141,9 +139,10 @@ public:
     }
 
 private:
+    const ranks::Group& group_;
     const SaveContext& context_;
     const State& state_;
-    const OwnState own_;
+    std::optional<OwnState> own_;
     SaveOptions options_;
     const std::string name_;
     const std::uint64_t shards_after_;
@@ -155,7 +154,7 @@ private:
 // ---- rank 0
 
 SaveOffer offer_of(const SaveContext& context, const UnfinishedCheckpoint& folder,
-                   const SaveOptions& options, const LastCheckpoint& last,
+                   const SaveOptions& options, const LastCheckpoint& last, const SaveState& told,
                    std::uint64_t generation) {
     SaveOffer offer{.generation = generation,
                     .step = options.step,
@@ -169,35 +168,14 @@ SaveOffer offer_of(const SaveContext& context, const UnfinishedCheckpoint& folde
                     .last_hash = last.hash,
                     .shard_bytes = context.options.shard_bytes,
                     .checksums = context.options.checksums,
-                    .incremental = context.options.incremental};
+                    .incremental = context.options.incremental,
+                    .structure = told.structure,
+                    .tensors = told.tensors};
     for (std::size_t i = 1; i < folder.names().written.size(); ++i) {
         offer.written.emplace_back(base::last_name(folder.names().written[i]));
         offer.named.push_back(folder.names().named[i]);
     }
     return offer;
-}
-
-void compare(const SaveReady& mine, const SaveReady& theirs, const std::string& name) {
-    if (theirs.step != mine.step) {
-        refuse_ranks(
-            fmt::format("{} saves step {}, and rank 0 step {}; each rank saves the same step", name,
-                        theirs.step, mine.step));
-    }
-    if (theirs.bytes.size() != mine.bytes.size()) {
-        refuse_ranks(fmt::format("the store of {} has {} folders, and that of rank 0 has {}", name,
-                                 theirs.bytes.size(), mine.bytes.size()));
-    }
-    if (theirs.whole != mine.whole) {
-        refuse_ranks(
-            fmt::format("{} has other whole tensors than rank 0, by name, type or shape; a "
-                        "tensor that only some ranks have, or have in parts, needs a "
-                        "global_shape",
-                        name));
-    }
-    if (theirs.structure != mine.structure) {
-        refuse_ranks(
-            fmt::format("{} has another structure, or other values in it, than rank 0", name));
-    }
 }
 
 // Each rank looked at the room for its own share; all of them need the sum.
@@ -223,7 +201,10 @@ void check_ready(const SaveContext& context, const ranks::Group& group, const Sa
     std::vector<std::uint64_t> needed = mine.bytes;
     for (std::uint32_t rank = 1; rank < messages.size(); ++rank) {
         const SaveReady ready = SaveReady::from(messages[rank]);
-        compare(mine, ready, group.name_of(rank));
+        if (ready.bytes.size() != needed.size()) {
+            refuse_ranks(fmt::format("the store of {} has {} folders, and that of rank 0 has {}",
+                                     group.name_of(rank), ready.bytes.size(), needed.size()));
+        }
         for (std::size_t i = 0; i < needed.size(); ++i) {
             needed[i] += std::min(ready.bytes[i], UINT64_MAX - needed[i]);
         }
@@ -237,11 +218,7 @@ Manifest read_share(const SaveContext& context, const UnfinishedFolder& folder,
                     std::string& note) {
     const SaveWritten written = SaveWritten::from(message);
     const std::string file = share_name(rank);
-    const std::string text = read_manifest_text(context.engine, context.files, folder.path(), file);
-    if (hash_of(text) != written.share) {
-        throw Error(ErrorCode::kDamaged, 0, kRankSave, join(folder.path(), file), kNoOffset,
-                    fmt::format("{} is not what {} wrote there", join(folder.path(), file), name));
-    }
+    const std::string text = read_note(context, folder.path(), file, written.share, name);
     append_note(note, written.note.empty() ? "" : fmt::format("{}: {}", name, written.note));
     return parse_manifest(text, join(folder.path(), file));
 }
@@ -278,9 +255,9 @@ std::vector<bool> folders_in_use(const UnfinishedFolder& folder, const Manifest&
     return used;
 }
 
-// Index, manifest and pin, durable; the shares, which the manifest has now, go.
+// Index, manifest and pin, durable; the shares, which the manifest has now, go, and the notes.
 std::uint64_t write_root(const SaveContext& context, const Manifest& joined, bool pinned,
-                         UnfinishedCheckpoint& folder) {
+                         std::span<const std::string> notes, UnfinishedCheckpoint& folder) {
     const MetadataTexts texts = render_texts(joined);
     ShardWriter writer(context.engine, context.files, context.folders.size());
     writer.write_text(join(folder.path(), format::kShardIndexName), texts.index);
@@ -291,6 +268,9 @@ std::uint64_t write_root(const SaveContext& context, const Manifest& joined, boo
     writer.finish();
     for (std::uint32_t rank = 0; rank < joined.world; ++rank) {
         context.files.remove(join(folder.path(), share_name(rank)));
+    }
+    for (const std::string& note : notes) {
+        context.files.remove(join(folder.path(), note));
     }
     folder.drop_shard_folders(folders_in_use(folder, joined));
     return hash_of(texts.manifest);
@@ -417,9 +397,13 @@ WrittenShards lead_save(Conversation& talk, const ranks::Group& group, const Sav
     Share share(talk, group, context, state, options);
     const CheckpointMetadata metadata = metadata_of(options, state);
     folder.make_shard_folders();
-    const SaveOffer offer = offer_of(context, folder, options, last, generation);
+    const SaveState told = state_told(state, options.step);
+    const SaveOffer offer = offer_of(context, folder, options, last, told, generation);
     talk.announce(kOfferStage, offer.message());
-    const SaveReady ready = share.plan(last, offer);
+    const JoinedState joined =
+        join_states(context, group, state, told, talk.gather(kStateStage), folder);
+    talk.announce(kAssignedStage, SaveAssigned{.writers = joined.hash}.message());
+    const SaveReady ready = share.plan(last, generation, offer.saved_unix_ns, joined.writers);
     check_ready(context, group, ready, talk.gather(kReadyStage));
     talk.announce(kGoStage, {});
     WrittenShards out = share.write(folder);
@@ -431,10 +415,10 @@ WrittenShards lead_save(Conversation& talk, const ranks::Group& group, const Sav
             read_share(context, folder, written[rank], rank, group.name_of(rank), out.note);
     }
     out.manifest = join_shares(shares, [&](std::uint32_t rank) { return group.name_of(rank); });
-    out.manifest.structure = state.structure;
+    out.manifest.structure = joined.structure;
     out.manifest.metadata = metadata;
     look_at_shards(context, folder, out.manifest, group);
-    out.manifest_hash = write_root(context, out.manifest, options.pinned, folder);
+    out.manifest_hash = write_root(context, out.manifest, options.pinned, joined.notes, folder);
     return out;
 }
 
@@ -470,7 +454,10 @@ CheckpointInfo follow_save(Conversation& talk, const ranks::Group& group,
             find_folders(talk, here, folder.names(), name);
             find_last(here, *offer, last);
             Share share(talk, group, here, state, options);
-            talk.tell(kReadyStage, share.plan(last, *offer).message());
+            tell_state(talk, group, here, state, state_told(state, options.step), *offer, folder);
+            const auto writers = hear_writers(talk, group, here, folder);
+            talk.tell(kReadyStage,
+                      share.plan(last, offer->generation, offer->saved_unix_ns, writers).message());
             static_cast<void>(talk.hear(kGoStage));
             const WrittenShards written = share.write(folder);
             talk.tell(kWrittenStage,

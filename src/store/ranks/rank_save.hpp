@@ -4,8 +4,11 @@
 //     rank 0                                          each other rank
 //     names the checkpoint, makes its folders: offer
 //                                                     finds those folders in its own view of the
-//                                                     disk; plans; says what it saves: ready
-//     compares; checks room for the sum: go
+//                                                     disk; says what it has: state
+//     compares, and joins what is not the same; says
+//     who writes what: assigned
+//                                                     plans; says what it needs: ready
+//     checks room for the sum: go
 //     writes its share                                writes its share: shards, durable; written
 //     reads all shares, looks at each shard, checks
 //     that slices tile each tensor; manifest; sync
@@ -20,6 +23,7 @@
 
 #include "ranks/conversation.hpp"
 #include "store/keep/unfinished.hpp"
+#include "store/ranks/rank_messages.hpp"
 #include "store/write/save.hpp"
 
 #include <penstock/checkpoint.hpp>
@@ -30,9 +34,6 @@
 #include <string>
 
 namespace penstock::store {
-
-/// The operation, in errors.
-inline constexpr const char* kRankSave = "save checkpoint of all ranks";
 
 /// Leads a save up to its commit. `folder`: empty. Throws Error; the caller then tells it to the
 /// others, and removes the folder.

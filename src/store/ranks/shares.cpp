@@ -32,36 +32,6 @@ constexpr std::string_view kUnwrittenPrefix = "tensor ";
     base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint", why));
 }
 
-// Whether it is a rank's own part, also where that is all of it: other ranks may have none, or an
-// empty slice.
-bool is_part(const StateTensor& tensor) {
-    return !tensor.global_shape.empty();
-}
-
-std::vector<std::uint32_t> writers(const State& state, std::uint32_t count) {
-    std::vector<std::uint32_t> writers(state.tensors.size(), 0);
-    std::vector<std::size_t> large;
-    for (std::size_t i = 0; i < state.tensors.size(); ++i) {
-        const StateTensor& tensor = state.tensors[i];
-        if (!is_part(tensor) && tensor.data.bytes >= kSmallBytes) {
-            large.push_back(i);
-        }
-    }
-    std::sort(large.begin(), large.end(), [&](std::size_t a, std::size_t b) {
-        const StateTensor& left = state.tensors[a];
-        const StateTensor& right = state.tensors[b];
-        return left.data.bytes != right.data.bytes ? left.data.bytes > right.data.bytes
-                                                   : left.name < right.name;
-    });
-    std::vector<std::uint64_t> load(count, 0);
-    for (const std::size_t i : large) {
-        const auto least = std::min_element(load.begin(), load.end());
-        *least += state.tensors[i].data.bytes;
-        writers[i] = static_cast<std::uint32_t>(least - load.begin());
-    }
-    return writers;
-}
-
 std::uint64_t elements(std::span<const std::uint64_t> shape) {
     return std::accumulate(shape.begin(), shape.end(), std::uint64_t{1}, std::multiplies<>());
 }
@@ -128,15 +98,55 @@ void check_tiled(const Manifest& joined) {
 
 }  // namespace
 
+bool is_part(const StateTensor& tensor) {
+    return !tensor.global_shape.empty();
+}
+
+Writers writers_of(std::vector<WholeTensor> tensors, std::uint32_t count) {
+    std::sort(tensors.begin(), tensors.end(), [](const WholeTensor& a, const WholeTensor& b) {
+        return a.bytes != b.bytes ? a.bytes > b.bytes : a.name < b.name;
+    });
+    std::vector<std::uint64_t> load(count, 0);
+    Writers writers;
+    for (const WholeTensor& tensor : tensors) {
+        PENSTOCK_ASSERT(tensor.on.empty() || tensor.on.size() == count);
+        const auto has = [&](std::uint32_t rank) { return tensor.on.empty() || tensor.on[rank]; };
+        std::uint32_t writer = count;
+        for (std::uint32_t rank = 0; rank < count; ++rank) {
+            const bool is_better =
+                writer == count || (tensor.bytes >= kSmallBytes && load[rank] < load[writer]);
+            writer = has(rank) && is_better ? rank : writer;
+        }
+        PENSTOCK_ASSERT(writer < count);
+        load[writer] += tensor.bytes >= kSmallBytes ? tensor.bytes : 0;
+        if (writer != 0) {
+            writers.emplace(tensor.name, writer);
+        }
+    }
+    return writers;
+}
+
+Writers writers_of(const State& state, std::uint32_t count) {
+    std::vector<WholeTensor> whole;
+    for (const StateTensor& tensor : state.tensors) {
+        if (!is_part(tensor) && tensor.data.bytes >= kSmallBytes) {
+            whole.push_back({tensor.name, tensor.data.bytes, {}});
+        }
+    }
+    return writers_of(std::move(whole), count);
+}
+
 std::vector<std::size_t> tensors_of_rank(const State& state, std::uint32_t rank,
-                                         std::uint32_t count) {
-    PENSTOCK_ASSERT(rank < count);
-    const std::vector<std::uint32_t> writer = writers(state, count);
+                                         const Writers& writers) {
+    const auto writes_whole = [&](const StateTensor& tensor) {
+        const auto found = writers.find(tensor.name);
+        return rank == (found == writers.end() ? 0 : found->second);
+    };
     std::vector<std::size_t> own;
     std::unordered_set<std::string_view> empty;  // one slice of such a tensor says all of it
     for (std::size_t i = 0; i < state.tensors.size(); ++i) {
         const StateTensor& tensor = state.tensors[i];
-        const bool writes = is_part(tensor) ? writes_slice(tensor, rank) : writer[i] == rank;
+        const bool writes = is_part(tensor) ? writes_slice(tensor, rank) : writes_whole(tensor);
         const bool again =
             is_part(tensor) && tensor.data.bytes == 0 && !empty.insert(tensor.name).second;
         if (writes && !again) {

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the ranks of a save tell each other what they have, where that is not the same. Descriptions
+// may be large, so they go through the unfinished folder; they are gone before its last name.
+#pragma once
+
+#include "ranks/conversation.hpp"
+#include "store/keep/unfinished.hpp"
+#include "store/ranks/rank_messages.hpp"
+#include "store/ranks/shares.hpp"
+#include "store/write/save.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace penstock::store {
+
+[[nodiscard]] SaveState state_told(const State& state, std::uint64_t step);
+[[noreturn]] void refuse_ranks(const std::string& why);
+
+/// The text of a file that a rank wrote. Throws kDamaged where its hash is another one.
+[[nodiscard]] std::string read_note(const SaveContext& context, const std::string& folder,
+                                    const std::string& file, std::uint64_t hash,
+                                    const std::string& name);
+
+/// The state of all ranks.
+struct JoinedState {
+    std::string structure;
+    std::optional<Writers> writers;  ///< nothing: all have the same
+    std::uint64_t hash = 0;          ///< of the file with the writers; 0: no such file
+    std::vector<std::string> notes;  ///< files in the folder, to be removed
+};
+
+/// For rank 0. `messages`: a SaveState of each rank. Throws kInvalidArgument where the steps are
+/// not equal, or what two ranks have.
+[[nodiscard]] JoinedState join_states(const SaveContext& context, const ranks::Group& group,
+                                      const State& state, const SaveState& mine,
+                                      std::span<const std::string> messages,
+                                      const UnfinishedFolder& folder);
+
+/// For the others.
+void tell_state(ranks::Conversation& talk, const ranks::Group& group, const SaveContext& context,
+                const State& state, SaveState told, const SaveOffer& offer,
+                const UnfinishedFolder& folder);
+[[nodiscard]] std::optional<Writers> hear_writers(ranks::Conversation& talk,
+                                                  const ranks::Group& group,
+                                                  const SaveContext& context,
+                                                  const UnfinishedFolder& folder);
+
+}  // namespace penstock::store
