@@ -173,6 +173,16 @@ struct CheckpointInfo {
     std::string problem;
 };
 
+/// The answer of a save by several ranks to whole tensors and values that are not equal on them.
+enum class Replicas : std::uint8_t {
+    /// The save fails on all ranks, and names tensor or place, and two ranks. Tensors of the host
+    /// are compared by their bytes; of those above 64 KiB, by three pieces of 4 KiB.
+    kEqual,
+    /// That of the first rank that has it is saved, and the others are not compared: the statistics
+    /// of a BatchNorm under data parallelism. Tensors still have the same type and shape.
+    kFirst,
+};
+
 struct SaveOptions {
     std::uint64_t step = 0;
     bool pinned = false;
@@ -187,6 +197,7 @@ struct SaveOptions {
     MemoryLook look = {};
     /// Called with a text about every ten seconds: for which rank this one waits.
     std::function<void(const std::string&)> waiting = {};
+    Replicas replicas = Replicas::kEqual;  ///< the same on all ranks
 };
 
 /// The reason why a save_async() has not returned yet.

@@ -387,10 +387,11 @@ void bind_store(nb::module_& m) {
         .def_static("forget_call", forget_call)
         .def("save", save_to_store, nb::arg("state").none(), nb::arg("step"), nb::arg("pinned"),
              nb::arg("metadata"), nb::arg("default").none(), nb::arg("progress").none(),
-             nb::arg("changing") = "raise")
+             nb::arg("changing") = "raise", nb::arg("replicas") = "equal")
         .def("save_async", save_to_store_async, nb::arg("state").none(), nb::arg("step"),
              nb::arg("pinned"), nb::arg("metadata"), nb::arg("default").none(), nb::arg("copy"),
-             nb::arg("progress").none(), nb::arg("changing") = "raise")
+             nb::arg("progress").none(), nb::arg("changing") = "raise",
+             nb::arg("replicas") = "equal")
         .def(
             "collect",
             [](StoreObject& self, nb::handle items, nb::handle row, nb::handle changing) {

@@ -67,15 +67,26 @@ std::string step_name(std::uint64_t step) {
     return fmt::format("step {}", step);
 }
 
-SaveOptions options_of(std::uint64_t step, bool pinned, nb::handle metadata, nb::handle changing) {
+Replicas replicas_of(nb::handle replicas) {
+    const std::string name = word_of(replicas, "replicas");
+    if (name != "equal" && name != "first") {
+        raise_value("replicas: expected 'equal' or 'first', got " + shown(replicas));
+    }
+    return name == "first" ? Replicas::kFirst : Replicas::kEqual;
+}
+
+SaveOptions options_of(std::uint64_t step, bool pinned, nb::handle metadata, nb::handle changing,
+                       nb::handle replicas) {
     return {.step = step,
             .pinned = pinned,
             .metadata = metadata_of(metadata),
             .changing = changing_of(changing),
-            .waiting = [](const std::string& whom) {
-                const nb::gil_scoped_acquire gil;
-                nb::module_::import_("penstock._base.log").attr("waits")(path_object(whom));
-            }};
+            .waiting =
+                [](const std::string& whom) {
+                    const nb::gil_scoped_acquire gil;
+                    nb::module_::import_("penstock._base.log").attr("waits")(path_object(whom));
+                },
+            .replicas = replicas_of(replicas)};
 }
 
 thread_local bool called_store = false;
@@ -92,10 +103,10 @@ void forget_call() {
 
 CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t step, bool pinned,
                              nb::handle metadata, nb::handle other, nb::handle progress,
-                             nb::handle changing) {
+                             nb::handle changing, nb::handle replicas) {
     const std::shared_ptr<CheckpointStore> store = self.writable();
     self.saver.raise_failure(step_name(step));
-    SaveOptions options = options_of(step, pinned, metadata, changing);
+    SaveOptions options = options_of(step, pinned, metadata, changing, replicas);
     const MadeJob made = job_of(object, other, false, options.changing, self);
     options.streams = made.streams;
     options.look = made.look;
@@ -115,10 +126,10 @@ CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t
 
 nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64_t step,
                                bool pinned, nb::handle metadata, nb::handle other, nb::handle copy,
-                               nb::object progress, nb::handle changing) {
+                               nb::object progress, nb::handle changing, nb::handle replicas) {
     const std::shared_ptr<CheckpointStore> store = self.writable();
     self.saver.raise_failure(step_name(step));
-    SaveOptions options = options_of(step, pinned, metadata, changing);
+    SaveOptions options = options_of(step, pinned, metadata, changing, replicas);
     MadeJob made = job_of(object, other, true, options.changing, self);
     options.streams = made.streams;
     options.look = made.look;

@@ -17,12 +17,13 @@ namespace penstock::python {
 void forget_call();
 
 /// `other`, `changing`, `progress`: as `default`, `changing` and `progress` of the method.
+/// `replicas`: "equal" or "first".
 CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t step, bool pinned,
                              nb::handle metadata, nb::handle other, nb::handle progress,
-                             nb::handle changing);
+                             nb::handle changing, nb::handle replicas);
 /// `copy`: True, False, or memory that does not change: (address, bytes) each.
 nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64_t step,
                                bool pinned, nb::handle metadata, nb::handle other, nb::handle copy,
-                               nb::object progress, nb::handle changing);
+                               nb::object progress, nb::handle changing, nb::handle replicas);
 
 }  // namespace penstock::python

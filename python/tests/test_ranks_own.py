@@ -171,6 +171,28 @@ def test_what_is_not_the_same_is_named_on_all_ranks(tmp_path, first, second, rea
     assert penstock.CheckpointStore(tmp_path).load() == {"a": 1, "b": 2}
 
 
+def test_replicas_that_differ_are_named_or_the_first_is_saved(tmp_path):
+    model = torch.nn.BatchNorm1d(4)
+
+    def state(number):
+        own = {key: value.clone() for key, value in model.state_dict().items()}
+        own["running_mean"] += number
+        return {"model": own, "seed": number, "sizes": [1] * (number + 1)}
+
+    def moved(number):
+        return {"model": state(number)["model"]}
+
+    for result in save_all(tmp_path, [moved(r) for r in range(3)]):
+        assert isinstance(result, ValueError)
+        assert "tensor 'model.running_mean' is not the same on rank 0 of 3" in str(result)
+    for replicas, saved in (("first", [state(r) for r in range(3)]), ("equal", [moved(1)] * 3)):
+        good(save_all(tmp_path, saved, replicas=replicas))
+        assert same(dict(penstock.CheckpointStore(tmp_path).load()["model"]), saved[0]["model"])
+    assert penstock.CheckpointStore(tmp_path).load(generation=1)["sizes"] == [1]
+    with pytest.raises(ValueError, match="replicas: expected 'equal' or 'first', got 'last'"):
+        penstock.CheckpointStore(tmp_path / "other").save({"a": 1}, step=1, replicas="last")
+
+
 @pytest.mark.parametrize(
     ("state", "reason"),
     [

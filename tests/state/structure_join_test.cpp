@@ -196,6 +196,20 @@ TEST(StructureJoin, OtherValuesAreRefusedByPlace) {
                 HasSubstr("state['x']: a value of another type"));
 }
 
+TEST(StructureJoin, TheFirstIsTakenWhereThatIsAskedFor) {
+    StructureJoin join(true);
+    const State first = stage("a", 3);
+    const State second = stage("a", 4);
+    const std::vector<StoredTensor> tensors{{"model.a", "F32", first.tensors[0].shape, 16}};
+    join.add(first.structure, tensors, "rank 0");
+    join.add(second.structure, tensors, "rank 1");
+    EXPECT_EQ(join.text(), first.structure);
+    RankState s;
+    const State other = s.state(s.dict({{"model", s.number(1)}, {"step", s.number(3)}}));
+    EXPECT_THAT(why_of([&] { join.add(other.structure, {}, "rank 2"); }),
+                HasSubstr("state['model']: a value of another type on rank 2 than on rank 0"));
+}
+
 TEST(StructureJoin, ANameOfTwoPlacesIsRefused) {
     RankState nested;
     RankState flat;

@@ -224,6 +224,34 @@ TEST_F(RankSaves, WholeTensorsMayBeOnSomeRanksOnly) {
     }
 }
 
+TEST_F(RankSaves, ReplicasAreEqualOrTheFirstIsTaken) {
+    const auto save = [&](std::string_view other, Replicas replicas) {
+        return run(3, [&](const Ranks& ranks, CheckpointStore& store) {
+            const RankState state(ranks.number(), ranks.count(), 1, kLarge);
+            State own = state.state();
+            std::vector<std::byte> changed;
+            for (StateTensor& tensor : own.tensors) {
+                if (tensor.name == other && ranks.number() == 2) {
+                    changed.assign(tensor.data.data, tensor.data.data + tensor.data.bytes);
+                    changed.back() ^= std::byte{1};
+                    tensor.data = changed;
+                }
+            }
+            store.save(own, {.step = 1, .replicas = replicas});
+        });
+    };
+    for (const std::string name : {"bias", "head"}) {
+        EXPECT_THAT(save(name, Replicas::kEqual),
+                    Each(AllOf(HasSubstr("tensor '" + name + "' is not the same on rank 0 of 3"),
+                               HasSubstr("and rank 2 of 3"), HasSubstr("replicas=\"first\""))));
+        EXPECT_THAT(leftovers(), IsEmpty());
+    }
+    EXPECT_FALSE(reader().latest());
+    EXPECT_THAT(save("bias", Replicas::kFirst), Each(""));
+    Checkpoint checkpoint(engine_, FileSystem::local(), reader().latest()->path);
+    EXPECT_EQ(RankState::compare(checkpoint, 1, kLarge), "");
+}
+
 TEST_F(RankSaves, ATensorIsWholeOrInPartsOnAll) {
     const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
         const RankState state(ranks.number(), ranks.count(), 1);
@@ -383,7 +411,6 @@ TEST_F(RankSaves, AProgressThatStopsOneStopsAll) {
         }
         store.save(state.state(), options);
     });
-    // Its progress function is called while it waits, too.
     EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank 1 of 2"),
                                    AnyOf(HasSubstr("stopped it"), HasSubstr("was cancelled")))));
     EXPECT_FALSE(reader().latest());

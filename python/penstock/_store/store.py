@@ -174,6 +174,7 @@ class CheckpointStore:
         metadata: Mapping[str, Any] | None = None,
         default: Callable[[Any], Any] | None = None,
         changing: Changing = "raise",
+        replicas: Literal["equal", "first"] = "equal",
         progress: Progress = False,
     ) -> _core.CheckpointInfo:
         """Saves a state. When it returns, the checkpoint survives a power failure, and older ones have been deleted as
@@ -187,6 +188,9 @@ class CheckpointStore:
             has it, and best() compares it. A tensor of one element, or a NumPy scalar, counts as its number.
         default: called with each object that a state cannot hold, as in penstock.save().
         changing: what the save does if a tensor changes while it is written, as in penstock.save(): "raise" or "torn".
+        replicas: of several ranks, what the save does with tensors and values that are on several of them: "equal"
+            raises ValueError, with their place and two ranks, where they differ (of tensors above 64 KiB, three pieces
+            are compared; those of a GPU are not); "first" saves that of the first rank, as for BatchNorm under DDP.
         progress: True, or a function that is called with (done, total) in bytes about ten times a second.
 
         Raises TypeError with the place in the state for an object that cannot be saved, and penstock.Error (an OSError)
@@ -196,7 +200,7 @@ class CheckpointStore:
         report = reporter(progress, "save")
         began = time.perf_counter()
         state = _streamed.collected("save", state, self._store, "", True, changing)
-        info = self._store.save(state, step, bool(pinned), rows, default, report, changing)
+        info = self._store.save(state, step, bool(pinned), rows, default, report, changing, replicas)
         _log.saved(info, began)
         return info
 
@@ -212,17 +216,21 @@ class CheckpointStore:
         copy: bool = True,
         default: Callable[[Any], Any] | None = None,
         changing: Changing = "raise",
+        replicas: Literal["equal", "first"] = "equal",
         progress: Progress = False,
     ) -> _core.PendingSave[_core.CheckpointInfo]:
         """A save() that returns when training may change the tensors again. `result()` of the returned object gives the
-        CheckpointInfo. `copy`, `changing`, the memory budget and failures are as for penstock.save_async()."""
+        CheckpointInfo. `copy`, `changing`, the memory budget and failures are as for penstock.save_async(), and
+        `replicas` as for save()."""
         step = _arguments.step("save_async", step, state)
         rows = _arguments.metadata("save_async", metadata, self._metric)
         _arguments.default("save_async", default)
         report = reporter(progress, "save")
         _children.watch()
         state = _streamed.collected("save_async", state, self._store, "", copy, changing)
-        pending = self._store.save_async(state, step, bool(pinned), rows, default, bool(copy), report, changing)
+        pending = self._store.save_async(
+            state, step, bool(pinned), rows, default, bool(copy), report, changing, replicas
+        )
         _log.watch(pending, f"step {step}")
         return pending
 

@@ -72,6 +72,26 @@ std::string identity(const ValueTree& tree, ValueId id) {
     return out;
 }
 
+bool has_tensors(const ValueTree& tree, ValueId root) {
+    std::set<ValueId> seen;
+    std::vector<ValueId> left{root};
+    while (!left.empty()) {
+        const ValueId id = left.back();
+        left.pop_back();
+        const Value& v = tree.at(id);
+        if (v.kind == ValueKind::kTensor) {
+            return true;
+        }
+        if (seen.insert(id).second) {
+            left.insert(left.end(), v.items.begin(), v.items.end());
+            if (v.attributes != kNoValue) {
+                left.push_back(v.attributes);
+            }
+        }
+    }
+    return false;
+}
+
 std::set<std::string> elements(const ValueTree& tree, const Value& set) {
     std::set<std::string> out;
     for (const ValueId item : set.items) {
@@ -115,10 +135,14 @@ public:
     }
 
 private:
-    [[noreturn]] void differ(ValueId joined, const std::string& how) {
+    // Refuses it, unless the first is taken.
+    void differ(ValueId joined, ValueId id, const std::string& how) {
+        if (into_.first_ && !has_tensors(into_.tree_, joined) && !has_tensors(from_, id)) {
+            return;
+        }
         refuse_ranks(fmt::format(
-            "{}: {} on {} than on {}; what each rank has for itself goes into a "
-            "PerRank",
+            "{}: {} on {} than on {}; what each rank has for itself goes into "
+            "a PerRank",
             path_.text(from_), how, into_.ranks_.back(), into_.ranks_[into_.brought_[joined]]));
     }
 
@@ -171,14 +195,15 @@ private:
         }
         to_[id] = to_[id] == kNoValue ? joined : to_[id];
         const Value& v = from_.at(id);
-        if (into_.tree_.at(joined).kind != v.kind) {
-            differ(joined, "a value of another type");
+        const Value& before = into_.tree_.at(joined);
+        if (before.kind != v.kind) {
+            return differ(joined, id, "a value of another type");
         }
-        if (!format::same_alone(into_.tree_.at(joined), v)) {
-            differ(joined, "another value");
+        if (!format::same_alone(before, v)) {
+            return differ(joined, id, "another value");
         }
-        if ((into_.tree_.at(joined).attributes == kNoValue) != (v.attributes == kNoValue)) {
-            differ(joined, "other attributes");
+        if ((before.attributes == kNoValue) != (v.attributes == kNoValue)) {
+            return differ(joined, id, "other attributes");
         }
         switch (format::row_of(v.kind).holds) {
             case Holds::kEntries:
@@ -186,18 +211,18 @@ private:
                 break;
             case Holds::kKeys:
                 if (elements(into_.tree_, into_.tree_.at(joined)) != elements(from_, v)) {
-                    differ(joined, "other elements");
+                    differ(joined, id, "other elements");
                 }
                 break;
             case Holds::kItems:
             case Holds::kIntegers:
-                items(joined, v);
+                items(joined, id);
                 break;
             case Holds::kNothing:
                 break;
         }
         if (v.kind == ValueKind::kTensor) {
-            tensor(joined, static_cast<std::size_t>(v.integer));
+            tensor(joined, id);
         }
         if (v.attributes != kNoValue) {
             path_.enter_attributes();
@@ -206,10 +231,11 @@ private:
         }
     }
 
-    void items(ValueId joined, const Value& v) {
+    void items(ValueId joined, ValueId id) {
+        const Value& v = from_.at(id);
         const std::size_t count = into_.tree_.at(joined).items.size();
         if (count != v.items.size()) {
-            differ(joined, fmt::format("{} items, and not {},", v.items.size(), count));
+            return differ(joined, id, fmt::format("{} items, and not {},", v.items.size(), count));
         }
         for (std::size_t i = 0; i < count; ++i) {
             path_.enter_index(i);
@@ -252,19 +278,19 @@ private:
                a.text == b.text && a.integer == b.integer;
     }
 
-    void tensor(ValueId joined, std::size_t number) {
+    void tensor(ValueId joined, ValueId id) {
         const TensorEntry& there =
             into_.tensors_[static_cast<std::size_t>(into_.tree_.at(joined).integer)];
-        const TensorEntry& here = read_.tensors[number];
+        const TensorEntry& here = read_.tensors[static_cast<std::size_t>(from_.at(id).integer)];
         const std::string& name = read_.storages[here.storage].name;
         const std::string& other = into_.storages_[there.storage].name;
         if (name != other) {
-            differ(joined,
+            differ(joined, id,
                    fmt::format("kept as tensor {}, and not as {},", shown(name), shown(other)));
         }
         if (there.flags != here.flags || there.dtype != here.dtype || there.offset != here.offset ||
             there.shape != here.shape || there.strides != here.strides) {
-            differ(joined, "a tensor of another type, shape, layout or flag");
+            differ(joined, id, "a tensor of another type, shape, layout or flag");
         }
         is_met_[here.storage] = true;
     }

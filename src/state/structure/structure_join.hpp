@@ -19,6 +19,8 @@ namespace penstock::state {
 
 class StructureJoin {
 public:
+    /// `first`: where values without tensors are not equal, the first rank's is taken.
+    explicit StructureJoin(bool first = false) : first_(first) {}
     /// Adds the structure of one more rank. `tensors`: those that it names. `rank`: in errors.
     /// Throws kInvalidArgument, with the place and both ranks, for a value that is another one on
     /// an earlier rank, and for a name of a tensor that has another place there; kDamaged for a
@@ -38,6 +40,7 @@ private:
     std::unordered_map<std::string, std::uint64_t> storage_numbers_;  // by name
     std::vector<std::string> ranks_;
     bool is_null_ = false;
+    bool first_;
 };
 
 }  // namespace penstock::state

@@ -41,7 +41,7 @@ std::string SaveOffer::message() const {
     write_list(out, named, text);
     out.text(last).number(last_hash).number(shard_bytes);
     out.number(checksums ? 1 : 0).number(incremental ? 1 : 0);
-    out.number(structure).number(tensors);
+    out.number(structure).number(tensors).number(contents);
     return out.take();
 }
 
@@ -64,6 +64,7 @@ SaveOffer SaveOffer::from(std::string_view message) {
     out.incremental = in.number() != 0;
     out.structure = in.number();
     out.tensors = in.number();
+    out.contents = in.number();
     in.end();
     return out;
 }
@@ -73,6 +74,7 @@ std::string SaveState::message() const {
         .number(step)
         .number(structure)
         .number(tensors)
+        .number(contents)
         .number(description)
         .take();
 }
@@ -83,6 +85,7 @@ SaveState SaveState::from(std::string_view message) {
     out.step = in.number();
     out.structure = in.number();
     out.tensors = in.number();
+    out.contents = in.number();
     out.description = in.number();
     in.end();
     return out;

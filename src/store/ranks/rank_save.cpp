@@ -170,7 +170,8 @@ SaveOffer offer_of(const SaveContext& context, const UnfinishedCheckpoint& folde
                     .checksums = context.options.checksums,
                     .incremental = context.options.incremental,
                     .structure = told.structure,
-                    .tensors = told.tensors};
+                    .tensors = told.tensors,
+                    .contents = told.contents};
     for (std::size_t i = 1; i < folder.names().written.size(); ++i) {
         offer.written.emplace_back(base::last_name(folder.names().written[i]));
         offer.named.push_back(folder.names().named[i]);
@@ -397,11 +398,11 @@ WrittenShards lead_save(Conversation& talk, const ranks::Group& group, const Sav
     Share share(talk, group, context, state, options);
     const CheckpointMetadata metadata = metadata_of(options, state);
     folder.make_shard_folders();
-    const SaveState told = state_told(state, options.step);
-    const SaveOffer offer = offer_of(context, folder, options, last, told, generation);
+    const OwnDescription own = describe(state, options, folder.named_path());
+    const SaveOffer offer = offer_of(context, folder, options, last, own.told, generation);
     talk.announce(kOfferStage, offer.message());
     const JoinedState joined =
-        join_states(context, group, state, told, talk.gather(kStateStage), folder);
+        join_states(context, group, state, own, talk.gather(kStateStage), options.replicas, folder);
     talk.announce(kAssignedStage, SaveAssigned{.writers = joined.hash}.message());
     const SaveReady ready = share.plan(last, generation, offer.saved_unix_ns, joined.writers);
     check_ready(context, group, ready, talk.gather(kReadyStage));
@@ -454,7 +455,8 @@ CheckpointInfo follow_save(Conversation& talk, const ranks::Group& group,
             find_folders(talk, here, folder.names(), name);
             find_last(here, *offer, last);
             Share share(talk, group, here, state, options);
-            tell_state(talk, group, here, state, state_told(state, options.step), *offer, folder);
+            tell_state(talk, group, here, state, describe(state, options, folder.path()), *offer,
+                       folder);
             const auto writers = hear_writers(talk, group, here, folder);
             talk.tell(kReadyStage,
                       share.plan(last, offer->generation, offer->saved_unix_ns, writers).message());

@@ -33,14 +33,16 @@ std::uint64_t bytes_of(const DescribedTensor& tensor) {
 
 }  // namespace
 
-RankDescription RankDescription::of(const State& state) {
+RankDescription RankDescription::of(const State& state, std::span<const std::uint64_t> samples) {
     RankDescription out{.structure = state.structure, .tensors = {}};
     std::unordered_set<std::string_view> names;
-    for (const StateTensor& tensor : state.tensors) {
+    for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+        const StateTensor& tensor = state.tensors[i];
         if (names.insert(tensor.name).second) {
             const bool part = store::is_part(tensor);
-            out.tensors.push_back(
-                {tensor.name, tensor.dtype, part ? tensor.global_shape : tensor.shape, part});
+            out.tensors.push_back({tensor.name, tensor.dtype,
+                                   part ? tensor.global_shape : tensor.shape, part,
+                                   samples.empty() ? 0 : samples[i]});
         }
     }
     return out;
@@ -50,7 +52,10 @@ std::string RankDescription::text() const {
     MessageWriter out;
     out.text(structure).number(tensors.size());
     for (const DescribedTensor& tensor : tensors) {
-        out.text(tensor.name).text(tensor.dtype).number(tensor.is_part ? 1 : 0);
+        out.text(tensor.name)
+            .text(tensor.dtype)
+            .number(tensor.is_part ? 1 : 0)
+            .number(tensor.content);
         out.number(tensor.shape.size());
         for (const std::uint64_t extent : tensor.shape) {
             out.number(extent);
@@ -67,6 +72,7 @@ RankDescription RankDescription::from(std::string_view text) {
         tensor.name = in.text();
         tensor.dtype = in.text();
         tensor.is_part = in.number() != 0;
+        tensor.content = in.number();
         for (std::uint64_t extents = in.number(); extents > 0; --extents) {
             tensor.shape.push_back(in.number());
         }
@@ -92,6 +98,15 @@ void JoinedStates::add(std::uint32_t rank, const RankDescription& described,
                             "goes into a PerRank",
                             format::shown(tensor.name), shown(known.tensor), known.rank,
                             shown(tensor), name)));
+        }
+        if (known.tensor.content != tensor.content && known.tensor.content != 0 &&
+            tensor.content != 0) {
+            base::raise(base::error(
+                ErrorCode::kInvalidArgument, "save checkpoint of all ranks",
+                fmt::format("tensor {} is not the same on {} and {}, and is saved once; with "
+                            "replicas=\"first\" (C++: Replicas::kFirst) that of the first rank is "
+                            "saved, and a PerRank keeps that of each",
+                            format::shown(tensor.name), known.rank, name)));
         }
         known.on.resize(count_, false);
         known.on[rank] = true;

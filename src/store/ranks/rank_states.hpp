@@ -23,6 +23,7 @@ struct DescribedTensor {
     std::string dtype;
     std::vector<std::uint64_t> shape;  ///< of all of it
     bool is_part = false;
+    std::uint64_t content = 0;  ///< of content_samples(); 0: it is not compared
 };
 
 /// The state that one rank would save, without the contents.
@@ -30,7 +31,9 @@ struct RankDescription {
     std::string structure;
     std::vector<DescribedTensor> tensors;  ///< each name once
 
-    [[nodiscard]] static RankDescription of(const State& state);
+    /// `samples`: content_samples(), or empty.
+    [[nodiscard]] static RankDescription of(const State& state,
+                                            std::span<const std::uint64_t> samples);
     [[nodiscard]] std::string text() const;
     /// Throws kDamaged for bytes that are none.
     [[nodiscard]] static RankDescription from(std::string_view text);
@@ -38,7 +41,8 @@ struct RankDescription {
 
 class JoinedStates {
 public:
-    explicit JoinedStates(std::uint32_t count) : count_(count) {}
+    JoinedStates(std::uint32_t count, Replicas replicas)
+        : count_(count), join_(replicas == Replicas::kFirst) {}
     /// Adds a rank, in their order; those that have what rank 0 has need not be added. Throws
     /// kInvalidArgument where two ranks have other tensors of one name, or other values at one
     /// place, with both ranks.

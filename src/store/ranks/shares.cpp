@@ -168,6 +168,40 @@ std::uint64_t hash_of_whole_tensors(const State& state) {
     return sum;
 }
 
+std::vector<std::uint64_t> content_samples(const State& state) {
+    constexpr std::uint64_t kWholeBytes = std::uint64_t{64} << 10;
+    constexpr std::uint64_t kPieceBytes = std::uint64_t{4} << 10;
+    std::vector<std::uint64_t> samples;
+    samples.reserve(state.tensors.size());
+    for (const StateTensor& tensor : state.tensors) {
+        std::uint64_t sum = 0;
+        if (!is_part(tensor) && tensor.data.kind == MemoryKind::kHost) {
+            const std::span<const std::byte> bytes(tensor.data.data, tensor.data.bytes);
+            if (bytes.size() <= kWholeBytes) {
+                sum = stream::content_hash(bytes);
+            } else {
+                const std::uint64_t last = bytes.size() - kPieceBytes;
+                for (const std::uint64_t at : {std::uint64_t{0}, last / 2, last}) {
+                    sum = sum * 31 + stream::content_hash(bytes.subspan(at, kPieceBytes));
+                }
+            }
+        }
+        samples.push_back(sum);
+    }
+    return samples;
+}
+
+std::uint64_t hash_of_contents(const State& state, std::span<const std::uint64_t> samples) {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+        if (!is_part(state.tensors[i])) {
+            const std::string text = fmt::format("{}\n{}", state.tensors[i].name, samples[i]);
+            sum += stream::content_hash(std::as_bytes(std::span(text)));
+        }
+    }
+    return std::max<std::uint64_t>(sum, 1);
+}
+
 CheckpointMetadata unwritten_tensors(const State& state, std::span<const std::size_t> own) {
     std::unordered_set<std::string_view> names;
     for (const std::size_t i : own) {

@@ -38,8 +38,14 @@ using Writers = std::unordered_map<std::string, std::uint32_t>;
 /// The tensors of a state that a rank writes: their numbers, rising.
 [[nodiscard]] std::vector<std::size_t> tensors_of_rank(const State& state, std::uint32_t rank,
                                                        const Writers& writers);
+/// One number for each tensor, equal for equal content: the hash of its bytes, or, above 64 KiB, of
+/// three pieces of it. 0 for a slice and for memory of a GPU, which are not compared.
+[[nodiscard]] std::vector<std::uint64_t> content_samples(const State& state);
 /// Equal for states whose whole tensors are the same, in any order: names, types and shapes.
 [[nodiscard]] std::uint64_t hash_of_whole_tensors(const State& state);
+/// The same of their contents; never 0.
+[[nodiscard]] std::uint64_t hash_of_contents(const State& state,
+                                             std::span<const std::uint64_t> samples);
 /// Whether it is a rank's own part, also where that is all of it: other ranks may have none, or an
 /// empty slice.
 [[nodiscard]] bool is_part(const StateTensor& tensor);

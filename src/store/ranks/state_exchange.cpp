@@ -6,6 +6,7 @@
 #include "state/structure/structure_text.hpp"
 #include "store/keep/store_folder.hpp"
 #include "store/ranks/rank_states.hpp"
+#include "store/write/state_check.hpp"
 #include "stream/checksum.hpp"
 #include "stream/when_room.hpp"
 
@@ -39,11 +40,19 @@ void refuse_ranks(const std::string& why) {
     base::raise(base::error(ErrorCode::kInvalidArgument, kRankSave, why));
 }
 
-SaveState state_told(const State& state, std::uint64_t step) {
-    return {.step = step,
-            .structure = state::structure_hash(state.structure),
-            .tensors = hash_of_whole_tensors(state),
-            .description = 0};
+OwnDescription describe(const State& state, const SaveOptions& options, const std::string& path) {
+    OwnDescription own{.told = {.step = options.step,
+                                .structure = state::structure_hash(state.structure),
+                                .tensors = hash_of_whole_tensors(state),
+                                .contents = 0,
+                                .description = 0},
+                       .samples = {}};
+    if (options.replicas == Replicas::kEqual) {
+        look_at_all(state, options.look, path);
+        own.samples = content_samples(state);
+        own.told.contents = hash_of_contents(state, own.samples);
+    }
+    return own;
 }
 
 std::string read_note(const SaveContext& context, const std::string& folder,
@@ -57,26 +66,26 @@ std::string read_note(const SaveContext& context, const std::string& folder,
 }
 
 JoinedState join_states(const SaveContext& context, const ranks::Group& group, const State& state,
-                        const SaveState& mine, std::span<const std::string> messages,
-                        const UnfinishedFolder& folder) {
+                        const OwnDescription& mine, std::span<const std::string> messages,
+                        Replicas replicas, const UnfinishedFolder& folder) {
     PENSTOCK_ASSERT(messages.size() == group.ranks().count());
-    JoinedStates states(group.ranks().count());
+    JoinedStates states(group.ranks().count(), replicas);
     std::vector<std::uint32_t> same;
     std::vector<std::string> notes;
     for (std::uint32_t rank = 1; rank < messages.size(); ++rank) {
         const SaveState theirs = SaveState::from(messages[rank]);
         const std::string name = group.name_of(rank);
-        if (theirs.step != mine.step) {
+        if (theirs.step != mine.told.step) {
             refuse_ranks(
                 fmt::format("{} saves step {}, and rank 0 step {}; each rank saves the same step",
-                            name, theirs.step, mine.step));
+                            name, theirs.step, mine.told.step));
         }
         if (theirs.description == 0) {
             same.push_back(rank);
             continue;
         }
         if (same.size() + 1 == rank) {  // the first that has not the same
-            states.add(0, RankDescription::of(state), group.name_of(0));
+            states.add(0, RankDescription::of(state, mine.samples), group.name_of(0));
         }
         notes.push_back(state_name(rank));
         states.add(rank,
@@ -99,12 +108,15 @@ JoinedState join_states(const SaveContext& context, const ranks::Group& group, c
 
 // A description goes through the folder: it may be large.
 void tell_state(ranks::Conversation& talk, const ranks::Group& group, const SaveContext& context,
-                const State& state, SaveState told, const SaveOffer& offer,
+                const State& state, OwnDescription own, const SaveOffer& offer,
                 const UnfinishedFolder& folder) {
-    if (told.structure != offer.structure || told.tensors != offer.tensors) {
+    SaveState& told = own.told;
+    const bool contents =
+        told.contents != offer.contents && told.contents != 0 && offer.contents != 0;
+    if (told.structure != offer.structure || told.tensors != offer.tensors || contents) {
         told.description =
             write_note(context, join(folder.path(), state_name(group.ranks().number())),
-                       RankDescription::of(state).text());
+                       RankDescription::of(state, own.samples).text());
     }
     talk.tell(kStateStage, told.message());
 }

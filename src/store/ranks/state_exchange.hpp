@@ -19,7 +19,14 @@
 
 namespace penstock::store {
 
-[[nodiscard]] SaveState state_told(const State& state, std::uint64_t step);
+/// The state of this rank, as it tells it.
+struct OwnDescription {
+    SaveState told;
+    std::vector<std::uint64_t> samples;  ///< content_samples(), if contents are compared
+};
+/// Throws kChanged for memory that is gone.
+[[nodiscard]] OwnDescription describe(const State& state, const SaveOptions& options,
+                                      const std::string& path);
 [[noreturn]] void refuse_ranks(const std::string& why);
 
 /// The text of a file that a rank wrote. Throws kDamaged where its hash is another one.
@@ -38,13 +45,13 @@ struct JoinedState {
 /// For rank 0. `messages`: a SaveState of each rank. Throws kInvalidArgument where the steps are
 /// not equal, or what two ranks have.
 [[nodiscard]] JoinedState join_states(const SaveContext& context, const ranks::Group& group,
-                                      const State& state, const SaveState& mine,
-                                      std::span<const std::string> messages,
+                                      const State& state, const OwnDescription& mine,
+                                      std::span<const std::string> messages, Replicas replicas,
                                       const UnfinishedFolder& folder);
 
 /// For the others.
 void tell_state(ranks::Conversation& talk, const ranks::Group& group, const SaveContext& context,
-                const State& state, SaveState told, const SaveOffer& offer,
+                const State& state, OwnDescription own, const SaveOffer& offer,
                 const UnfinishedFolder& folder);
 [[nodiscard]] std::optional<Writers> hear_writers(ranks::Conversation& talk,
                                                   const ranks::Group& group,

@@ -166,30 +166,6 @@ stream::WindowSums::Options sums_options(const SavePlan& plan, bool summed,
     return options;
 }
 
-// Before the sums are compared with those of the last checkpoint, which reads all tensors, and
-// after. Nobody looks at copies: their tensors may be gone.
-void look_at_all(const SavePlan& plan, const std::string& path) {
-    if (!plan.watch.look) {
-        return;
-    }
-    std::vector<std::size_t> own;
-    for (std::size_t i = 0; i < plan.state.tensors.size(); ++i) {
-        if (!plan.state.tensors[i].is_copy) {
-            own.push_back(i);
-        }
-    }
-    const auto gone = own.empty() ? std::nullopt : plan.watch.look(own);
-    if (gone) {
-        base::raise(base::error(
-            ErrorCode::kChanged, "save",
-            fmt::format("tensor {}: its memory was freed, resized or changed while it was saved, "
-                        "and nothing was saved. Let nothing change the tensors before the save is "
-                        "done, or save a copy (save_async() makes one)",
-                        format::shown(plan.state.tensors[*gone].name)),
-            path));
-    }
-}
-
 // A tensor that did not change since the last checkpoint does not change during the save either.
 void expect_unchanged(const SavePlan& plan, const ChunkSums& known, stream::WindowSums& sums) {
     for (const SavePart& part : plan.parts) {
@@ -266,7 +242,7 @@ SavePlan plan_save(const SaveContext& context, const State& state, const SaveOpt
             plan.before = find_before(state, last.manifest);
         }
         sums.emplace(state.tensors);
-        look_at_all(plan, context.folders.front());
+        look_at_all(plan.state, plan.watch.look, context.folders.front());
         plan.changed = sums->compare(plan.before, last.manifest.shards, progress);
     }
     plan_parts(plan, shards_there(context, plan), context.options.shard_bytes,
@@ -322,7 +298,7 @@ WrittenShards write_shards(const SaveContext& context, SavePlan&& plan, Unfinish
     if (sums && plan.watch.changing == Changing::kFails) {
         expect_unchanged(plan, *sums, written);
         // A tensor with the sum of the last checkpoint is linked, and not looked at again.
-        look_at_all(plan, context.folders.front());
+        look_at_all(plan.state, plan.watch.look, context.folders.front());
     }
     MetadataWriter metadata(plan, folder, sums ? &*sums : nullptr, written, writer,
                             context.engine.options().inline_bytes_max, context.random);

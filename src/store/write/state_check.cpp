@@ -103,4 +103,26 @@ std::vector<safetensors::Tensor> check_state(const State& state) {
     return out;
 }
 
+void look_at_all(const State& state, const MemoryLook& look, const std::string& path) {
+    if (!look) {
+        return;
+    }
+    std::vector<std::size_t> own;
+    for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+        if (!state.tensors[i].is_copy) {
+            own.push_back(i);
+        }
+    }
+    const auto gone = own.empty() ? std::nullopt : look(own);
+    if (gone) {
+        base::raise(base::error(
+            ErrorCode::kChanged, "save",
+            fmt::format("tensor {}: its memory was freed, resized or changed while it was saved, "
+                        "and nothing was saved. Let nothing change the tensors before the save is "
+                        "done, or save a copy (save_async() makes one)",
+                        format::shown(state.tensors[*gone].name)),
+            path));
+    }
+}
+
 }  // namespace penstock::store

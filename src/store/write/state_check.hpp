@@ -7,6 +7,7 @@
 #include <penstock/checkpoint.hpp>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace penstock::store {
@@ -20,5 +21,9 @@ namespace penstock::store {
 
 /// Whether it is not whole: other processes have the rest.
 [[nodiscard]] bool is_slice(const StateTensor& tensor);
+
+/// Throws kChanged, with the tensor, where the look finds one whose memory is not what it was. Does
+/// not look at copies: their tensors may be gone. `path`: in the error.
+void look_at_all(const State& state, const MemoryLook& look, const std::string& path);
 
 }  // namespace penstock::store
