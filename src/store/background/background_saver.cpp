@@ -264,7 +264,9 @@ penstock::PendingSave save_async(BackgroundSaver& saver, AsyncSave save,
     });
     for (std::size_t i = 0; i < now.memory.size(); ++i) {
         const SourceMemory& source = save.memory[i];
-        now.copies.push_back(source.copied || now.memory[i].data != source.bytes.data);
+        // Where nothing is read, nothing is looked at: `keeps` may be gone by then.
+        now.copies.push_back(source.copied || source.bytes.bytes == 0 ||
+                             now.memory[i].data != source.bytes.data);
     }
     now.look = look_later(now, save.changing, std::move(save.look));
     const auto pending = std::make_shared<penstock::PendingSave::Impl>();
