@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import time
+from datetime import timedelta
 
 import penstock
 import pytest
@@ -327,6 +328,31 @@ def test_background_saves_keep_their_connections(tmp_path):
     for seconds, clients in run_ranks(2, tmp_path / "r", time_of_saves, str(tmp_path / "s")):
         assert clients <= 2, "each call of a thread that is not Python's made one more"
         assert min(seconds) < 2
+
+
+def save_until_it_fails(rank, folder, started):
+    part = penstock.Slice(torch.full((4,), float(rank)), [12], [4 * rank])
+    store = penstock.CheckpointStore(folder, ranks=penstock.Ranks.torch(), rank_wait_s=3)
+    for step in range(100_000):
+        try:
+            store.save({"w": part}, step=step)
+        except OSError as error:
+            return step, str(error)
+        if step == 2:
+            with open(f"{started}-{rank}", "w"):
+                pass
+
+
+def test_a_rank_0_that_answers_no_more_ends_the_saves_of_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock._store.ranks._CALL_MAX", timedelta(seconds=2))
+    started = str(tmp_path / "started")
+    with RankProcesses(3, tmp_path / "r", save_until_it_fails, str(tmp_path / "s"), started) as ranks:
+        wait_for([f"{started}-{rank}" for rank in range(3)])
+        ranks.send(0, signal.SIGSTOP)  # as a machine that stops, or a network that is cut: nothing is closed
+        assert ranks.pipes[1].poll(30) and ranks.pipes[2].poll(30)
+        ranks.send(0, signal.SIGCONT)
+        results = ranks.results()
+    assert all("is gone" in text or "was renamed" in text for _, text in results[1:]), results
 
 
 def rank_0_leaves(rank, folder):
