@@ -9,6 +9,7 @@
 #include "storage_memory.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -24,9 +25,10 @@ struct State {
 /// Tensors stay where they are, those of CUDA too; storages of other devices are copied to the
 /// host, one after another, or (`together`) all at once into memory that the device writes itself.
 /// `other`: a function, which gives what is saved for an object that a state cannot hold; or None.
-/// `parts`: tensors of which this process has a part are taken, and not refused.
+/// `ranks`: how many save it. Tensors of which this process has a part are taken, and not refused;
+/// 0: of a file, which has no parts.
 [[nodiscard]] State state_of(nb::handle object, nb::handle other, bool together = false,
-                             bool parts = false);
+                             std::uint32_t ranks = 0);
 
 /// `storages`: a torch.UntypedStorage for each of the tree's. `pickle`: unpickles the
 /// pickles that the tree holds, which can run any code. `path`: of the file, for errors.

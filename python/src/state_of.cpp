@@ -43,8 +43,8 @@ std::string utf8(nb::handle string) {
 
 class Builder {
 public:
-    Builder(nb::handle other, bool together, bool parts)
-        : storages_(state_.tree, state_.storages, together), other_(other) {
+    Builder(nb::handle other, bool together, std::uint32_t ranks)
+        : storages_(state_.tree, state_.storages, together), other_(other), ranks_(ranks) {
         if (nb::object torch = imported("torch"); !torch.is_none()) {
             tensor_ = torch.attr("Tensor");
             parameter_ = torch.attr("nn").attr("Parameter");
@@ -71,7 +71,7 @@ public:
         default_ = collections.attr("defaultdict");
         counter_ = collections.attr("Counter");
         pickled_ = nb::module_::import_("penstock._state.pickled").attr("Pickled");
-        if (parts) {
+        if (ranks != 0) {
             const nb::module_ slices = nb::module_::import_("penstock._state.slices");
             is_part_ = slices.attr("is_part");
             parts_ = slices.attr("saved_parts");
@@ -504,7 +504,7 @@ private:
     ValueId part(nb::handle o, int depth) {
         nb::object made;
         try {
-            made = parts_(o, state_.sliced.size());
+            made = parts_(o, state_.sliced.size(), ranks_);
         } catch (const nb::python_error& error) {
             if (!error.matches(PyExc_ValueError)) {
                 throw;
@@ -567,6 +567,7 @@ private:
     TorchStorages storages_;
     bool in_jagged_ = false;  // at a part of one
     const nb::handle other_;
+    const std::uint32_t ranks_;
     nb::dict ties_;  // the storages of parts
     nb::object tensor_, parameter_, size_, dtype_, device_, strided_, layout_, scheme_, class_,
         storage_, jagged_;
@@ -583,9 +584,9 @@ private:
 
 }  // namespace
 
-State state_of(nb::handle object, nb::handle other, bool together, bool parts) {
+State state_of(nb::handle object, nb::handle other, bool together, std::uint32_t ranks) {
     State made =
-        is_collected(object) ? take_collected(object) : Builder(other, together, parts).run(object);
+        is_collected(object) ? take_collected(object) : Builder(other, together, ranks).run(object);
     if (const std::string pickled = format::pickled_line(made.tree); !pickled.empty()) {
         nb::module_::import_("penstock._base.log").attr("pickled")(pickled);
     }

@@ -43,10 +43,11 @@ struct MadeJob {
     MemoryLook look;                      ///< as long as the storages are kept
 };
 
-MadeJob job_of(nb::handle object, nb::handle other, bool together, Changing changing, bool alone) {
+MadeJob job_of(nb::handle object, nb::handle other, bool together, Changing changing,
+               std::uint32_t ranks) {
     MadeJob made;
     made.job = std::make_shared<Job>();
-    State state = state_of(object, other, together, true);
+    State state = state_of(object, other, together, ranks);
     made.storages = std::move(state.storages);
     made.job->tree = std::move(state.tree);
     const auto spans = spans_of(made.job->tree, made.storages, state.sliced);
@@ -56,7 +57,7 @@ MadeJob job_of(nb::handle object, nb::handle other, bool together, Changing chan
         made.job->state = state::state_of(made.job->tree, spans);
         made.of = place_tensors(made.job->state, made.job->tree, made.storages, state.sliced);
     }
-    split_slices(made.job->state, made.of, made.job->tree, made.storages, state.sliced, alone);
+    split_slices(made.job->state, made.of, made.job->tree, made.storages, state.sliced, ranks == 1);
     made.look = look_of(made.storages, changing, made.of);
     return made;
 }
@@ -94,7 +95,7 @@ CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t
     const std::shared_ptr<CheckpointStore> store = self.writable();
     self.saver.raise_failure(step_name(step));
     SaveOptions options = options_of(step, pinned, metadata, changing);
-    const MadeJob made = job_of(object, other, false, options.changing, self.is_alone());
+    const MadeJob made = job_of(object, other, false, options.changing, self.ranks);
     options.streams = made.streams;
     options.look = made.look;
     // Those in flight are earlier, and come first.
@@ -117,7 +118,7 @@ nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64
     const std::shared_ptr<CheckpointStore> store = self.writable();
     self.saver.raise_failure(step_name(step));
     SaveOptions options = options_of(step, pinned, metadata, changing);
-    MadeJob made = job_of(object, other, true, options.changing, self.is_alone());
+    MadeJob made = job_of(object, other, true, options.changing, self.ranks);
     options.streams = made.streams;
     options.look = made.look;
     AsyncCall call(copy, made.storages, progress, made.job);

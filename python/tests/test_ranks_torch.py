@@ -180,6 +180,34 @@ def test_fsdp2_over_tensor_parallel(tmp_path):
     assert same(dict(penstock.CheckpointStore(tmp_path / "s").load()), saved)
 
 
+def save_beside(rank, folder, kind):
+    """A mesh of two dimensions of which the DTensors have one: the other one has replicas."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 8))
+    if kind == "tp":
+        parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    else:
+        fully_shard(model, mesh=mesh["dp"])
+    with penstock.CheckpointStore(folder, ranks=penstock.Ranks.torch(), rank_wait_s=30) as store:
+        store.save(model.state_dict(), step=1)
+        assert store.save(model.state_dict(), step=2).linked_shards > 1
+    return of_everything(whole, dict(model.state_dict()))
+
+
+@pytest.mark.parametrize("kind", ["tp", "fsdp"])
+def test_replicas_beside_the_mesh_of_a_tensor_are_written_once(tmp_path, kind):
+    saved = run_ranks(4, tmp_path / "r", save_beside, str(tmp_path / "s"), kind)
+    store = penstock.CheckpointStore(tmp_path / "s")
+    for info in store:
+        assert all(same(dict(store.load(generation=info.generation)), one) for one in saved)
+        assert info.tensor_bytes == sum(one.nbytes for one in saved[0].values())
+
+
 def save_partial(rank, folder):
     from torch.distributed.tensor import DTensor, Partial
 

@@ -308,7 +308,8 @@ TEST_F(ChangingState, ATensorThatChangesBeforeASaveInTheBackgroundReadsItIsNamed
     }
 }
 
-// A save that has a copy of everything keeps nothing of the caller's: what a look reads may be gone.
+// A save that has a copy of everything keeps nothing of the caller's: what a look reads may be
+// gone.
 TEST_F(ChangingState, AnEmptyTensorIsNotLookedAtOnceASaveInTheBackgroundHasBegun) {
     for (const bool copy : {true, false}) {
         Memories memories({0, 1000});

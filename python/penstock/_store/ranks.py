@@ -32,8 +32,8 @@ class Mailbox(Protocol):
         """Sets the value of a key. It may have one."""
 
     def get(self, key: str, timeout: float) -> bytes | None:
-        """The value of a key, for which it waits up to `timeout` seconds, 0: looks once. None when the time is over,
-        and not earlier."""
+        """The value of a key, for which it waits up to `timeout` seconds, 0: looks once. None when the time is over.
+        Earlier, it is called again."""
 
     def erase(self, key: str) -> None:
         """Forgets a key, which may not be there."""

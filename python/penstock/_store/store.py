@@ -83,7 +83,8 @@ class CheckpointStore:
     ranks: the ranks that save together, such as penstock.Ranks.torch(). Each rank calls each save, with the same step,
         and states of one structure. DTensors, Slice and FlatSlice are parts of tensors, which have to tile them. Other
         tensors and values are the same on all ranks, and are written once. A save returns on no rank before the
-        checkpoint is durable; what fails on one rank fails on all. Any number of processes loads it.
+        checkpoint is durable; what fails on one rank fails on all. Any number of processes loads it. `pinned` and
+        `metadata` are rank 0's. Saves are called in one order on all ranks, so by one thread at a time.
     rank_wait_s: seconds after which a rank that stands still, or does not call save(), has failed. A slow one is
         waited for.
 
