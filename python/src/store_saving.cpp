@@ -93,7 +93,7 @@ CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t
                              nb::handle metadata, nb::handle other, nb::handle progress,
                              nb::handle changing) {
     const std::shared_ptr<CheckpointStore> store = self.writable();
-    self.saver.raise_failure(step_name(step));
+    self.raise_failure(step_name(step));
     SaveOptions options = options_of(step, pinned, metadata, changing);
     const MadeJob made = job_of(object, other, false, options.changing, self.ranks);
     options.streams = made.streams;
@@ -109,6 +109,11 @@ CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t
         };
         info = store->save(made.job->state, options);
     });
+    if (!self.is_alone()) {
+        for (const std::string& failure : self.saver.own().take_failures()) {
+            warn_of(failure);
+        }
+    }
     return info;
 }
 
@@ -116,7 +121,7 @@ nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64
                                bool pinned, nb::handle metadata, nb::handle other, nb::handle copy,
                                nb::object progress, nb::handle changing) {
     const std::shared_ptr<CheckpointStore> store = self.writable();
-    self.saver.raise_failure(step_name(step));
+    self.raise_failure(step_name(step));
     SaveOptions options = options_of(step, pinned, metadata, changing);
     MadeJob made = job_of(object, other, true, options.changing, self.ranks);
     options.streams = made.streams;

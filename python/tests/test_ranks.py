@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of many ranks, by threads of this process: parts of tensors, and what each failure shows on all ranks."""
 
+import contextlib
 import itertools
 import random
 import threading
@@ -409,6 +410,40 @@ def test_parts_of_a_type_that_safetensors_has_not_are_refused_by_their_name(tmp_
 
     for error in on_ranks(2, run):
         assert "'w' is of a type that safetensors has not, so it cannot be saved in parts" in str(error)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_one_failure_in_the_background_is_one_and_the_next_save_is_made(tmp_path, bad, sync):
+    """Ranks hear of it at different times. A rank that did not save for it would be the failure of the next one."""
+    heard = threading.Barrier(3)
+
+    def run(number, own):
+        said = []
+        with penstock.CheckpointStore(tmp_path / "s", ranks=own, rank_wait_s=20) as store:
+            for step in range(6):
+                state = {"w": penstock.Slice(torch.full((2,), float(step)), [6], [2 * number]), "n": 1}
+                if step == 0 and number == bad:
+                    state["n"] = object()
+                try:
+                    (store.save if sync and step == 1 else store.save_async)(state, step=step)
+                except (OSError, TypeError, ValueError) as error:
+                    said.append((step, str(error)))
+                store.wait(raise_errors=False)
+                heard.wait(20)
+        return said
+
+    with pytest.warns(RuntimeWarning, match="the save of step 0 failed") if sync else contextlib.nullcontext():
+        results = good(on_ranks(3, run))
+    assert [info.step for info in penstock.CheckpointStore(tmp_path / "s")] == [1, 2, 3, 4, 5]
+    for number, said in enumerate(results):
+        if number == bad:
+            assert [step for step, _ in said] == [0]
+        elif sync:
+            assert said == []
+        else:
+            assert [step for step, _ in said] == [1]
+            assert "the earlier save of step 0 failed, and step 1 was begun all the same: rank" in said[0][1]
 
 
 class HastyMailbox:

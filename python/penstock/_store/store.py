@@ -191,7 +191,8 @@ class CheckpointStore:
         progress: True, or a function that is called with (done, total) in bytes about ten times a second.
 
         Raises TypeError with the place in the state for an object that cannot be saved, and penstock.Error (an OSError)
-        for errors of the system. The error of an earlier save_async() that was not reported yet is raised first."""
+        for errors of the system. The error of an earlier save_async() that was not reported yet is raised first. Of
+        several ranks it is a RuntimeWarning after the save."""
         step, rows = _arguments.step("save", step, state), _arguments.metadata("save", metadata, self._metric)
         _arguments.default("save", default)
         report = reporter(progress, "save")
@@ -216,7 +217,8 @@ class CheckpointStore:
         progress: Progress = False,
     ) -> _core.PendingSave[_core.CheckpointInfo]:
         """A save() that returns when training may change the tensors again. `result()` of the returned object gives the
-        CheckpointInfo. `copy`, `changing`, the memory budget and failures are as for penstock.save_async()."""
+        CheckpointInfo. `copy`, `changing`, the memory budget and failures are as for penstock.save_async(). Of several
+        ranks, the error of an earlier one is raised once this one has begun."""
         step = _arguments.step("save_async", step, state)
         rows = _arguments.metadata("save_async", metadata, self._metric)
         _arguments.default("save_async", default)
