@@ -373,8 +373,10 @@ public:
     /// time, for their checksums.
     CheckpointInfo save(const State& state, const SaveOptions& options = {});
     /// A save() that returns when the tensors have been copied; they may then change or be freed.
-    /// The GPU copies its tensors into memory that is pinned and kept for the next save. Saves run
-    /// in order on one thread; `progress` is called there. Copies in flight hold at most
+    /// Of several ranks, the failure of an earlier one that was not reported is thrown once this
+    /// one has begun, and save() leaves it for the next call: another rank may not have heard of it
+    /// yet. The GPU copies its tensors into memory that is pinned and kept for the next save. Saves
+    /// run in order on one thread; `progress` is called there. Copies in flight hold at most
     /// host_memory_bytes in total: at that limit the call waits for one to finish. A state larger
     /// than the limit is not copied: the call waits until it is saved (PendingSave::note()). Throws
     /// the failure of an earlier save that was not reported yet; this one has then not begun. The

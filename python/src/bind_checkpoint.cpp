@@ -396,7 +396,7 @@ void bind_store(nb::module_& m) {
             "collect",
             [](StoreObject& self, nb::handle items, nb::handle row, nb::handle changing) {
                 static_cast<void>(self.writable());
-                self.saver.raise_failure("the save of an iterator");
+                self.raise_failure("the save of an iterator");
                 return collect(self.saver, items, row, changing);
             },
             nb::arg("items"), nb::arg("row"), nb::arg("changing"))

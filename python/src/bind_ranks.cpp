@@ -4,19 +4,31 @@
 #include "names.hpp"
 #include "ranks.hpp"
 
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
-#include <vector>
 
 namespace penstock::python {
 
 namespace {
+
+constexpr std::chrono::nanoseconds kPause = std::chrono::milliseconds(2);
 
 // An object with put(key, bytes), get(key, seconds) -> bytes or None, and erase(key). Its calls
 // come from any thread. Ctrl-C in one of them is kept for later: the save looks at signals between
@@ -40,15 +52,24 @@ public:
     }
     std::optional<std::string> get(const std::string& key,
                                    std::chrono::nanoseconds timeout) override {
-        std::optional<std::string> value;
-        run([&] {
-            const nb::object found =
-                object_.attr("get")(key, std::chrono::duration<double>(timeout).count());
-            if (!found.is_none()) {
-                value = raw(found);
+        using Clock = std::chrono::steady_clock;
+        const auto end = Clock::now() + timeout;
+        for (std::chrono::nanoseconds left = timeout;;) {
+            std::optional<std::string> value;
+            run([&] {
+                const nb::object found =
+                    object_.attr("get")(key, std::chrono::duration<double>(left).count());
+                if (!found.is_none()) {
+                    value = raw(found);
+                }
+            });
+            left = end - Clock::now();
+            if (value || left <= std::chrono::nanoseconds::zero()) {
+                return value;
             }
-        });
-        return value;
+            // Other ranks are accused of what was waited for: it has to be waited for.
+            std::this_thread::sleep_for(std::min(left, kPause));
+        }
     }
     void erase(const std::string& key) override {
         run([&] { object_.attr("erase")(key); });
@@ -89,6 +110,58 @@ nb::list of_threads(std::uint32_t count) {
     return out;
 }
 
+// "10.0.0.1" and its port of the other end of a socket; an empty address for what is no such
+// socket.
+std::pair<std::string, std::uint16_t> peer_of(int fd) {
+    sockaddr_storage peer{};
+    socklen_t bytes = sizeof(peer);
+    std::array<char, INET6_ADDRSTRLEN> text{};
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0) {
+        return {};
+    }
+    if (peer.ss_family == AF_INET) {
+        sockaddr_in of{};
+        std::memcpy(&of, &peer, sizeof(of));
+        ::inet_ntop(AF_INET, &of.sin_addr, text.data(), text.size());
+        return {text.data(), ntohs(of.sin_port)};
+    }
+    if (peer.ss_family == AF_INET6) {
+        sockaddr_in6 of{};
+        std::memcpy(&of, &peer, sizeof(of));
+        const bool is_4 = IN6_IS_ADDR_V4MAPPED(&of.sin6_addr);
+        ::inet_ntop(is_4 ? AF_INET : AF_INET6, of.sin6_addr.s6_addr + (is_4 ? 12 : 0), text.data(),
+                    text.size());
+        return {text.data(), ntohs(of.sin6_port)};
+    }
+    return {};
+}
+
+// Limits the waits for an answer on the sockets of this process that are connected to there: a call
+// of TCPStore has no limit of its own where the other machine has stopped. Returns how many they
+// are.
+std::size_t limit_waits(nb::handle address, std::uint16_t port, std::uint64_t milliseconds) {
+    const std::pair<std::string, std::uint16_t> there(word_of(address, "address"), port);
+    constexpr std::uint64_t kMillisecondsOfSecond = 1000;
+    const timeval limit{.tv_sec = static_cast<time_t>(milliseconds / kMillisecondsOfSecond),
+                        .tv_usec = static_cast<suseconds_t>(milliseconds % kMillisecondsOfSecond *
+                                                            kMillisecondsOfSecond)};
+    std::size_t count = 0;
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc/self/fd"), ::closedir);
+    for (const dirent* entry = nullptr; folder && (entry = ::readdir(folder.get())) !=
+                                                      nullptr;) {  // NOLINT(concurrency-mt-unsafe)
+        char* end = nullptr;
+        const int fd = static_cast<int>(std::strtol(entry->d_name, &end, 10));
+        if (*end != '\0') {
+            continue;
+        }
+        if (peer_of(fd) == there &&
+            ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0) {
+            ++count;
+        }
+    }
+    return count;
+}
+
 }  // namespace
 
 Ranks ranks_of(nb::handle object) {
@@ -111,7 +184,9 @@ void bind_ranks(nb::module_& m) {
         .def_prop_ro("number", [](const RanksObject& r) { return r.ranks.number(); })
         .def_prop_ro("count", [](const RanksObject& r) { return r.ranks.count(); })
         .def_prop_ro("host", [](const RanksObject& r) { return path_object(r.ranks.host()); })
-        .def_static("of_threads", of_threads, nb::arg("count"));
+        .def_static("of_threads", of_threads, nb::arg("count"))
+        .def_static("limit_waits", limit_waits, nb::arg("address"), nb::arg("port"),
+                    nb::arg("milliseconds"));
 }
 
 }  // namespace penstock::python

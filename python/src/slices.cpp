@@ -63,6 +63,7 @@ HeldPart held_part(nb::handle part) {
     HeldPart out;
     out.local = part.attr("local");
     out.whole.shape = counts_of(part.attr("shape"), "shape", "elements");
+    out.sliced.shape = out.whole.shape;
     out.whole.strides = state::packed_strides(out.whole.shape);
     out.whole.requires_grad = nb::cast<bool>(part.attr("requires_grad"));
     out.whole.parameter = nb::cast<bool>(part.attr("is_parameter"));
@@ -117,7 +118,7 @@ void split_slices(penstock::State& state, std::vector<std::size_t>& of,
         }
         const SlicedTensor& part = *found->second;
         const StorageMemory& memory = storages[part.storage];
-        if (part.pieces.empty() || whole.shape.size() != part.pieces.front().shape.size()) {
+        if (whole.shape != part.shape) {  // it is a storage of bytes
             if (const auto end = whole.name.rfind(".storage"); end != std::string::npos) {
                 whole.name.resize(end);  // as the user knows it
             }

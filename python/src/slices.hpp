@@ -29,7 +29,8 @@ struct SlicePiece {
 /// The part of a tensor that is the only one in its storage of the tree.
 struct SlicedTensor {
     std::uint32_t storage = 0;
-    std::uint32_t copy = 0;  ///< StateTensor::copy
+    std::uint32_t copy = 0;            ///< StateTensor::copy
+    std::vector<std::uint64_t> shape;  ///< of the whole tensor
     std::vector<SlicePiece> pieces;
 };
 

@@ -9,6 +9,7 @@
 #include "storage_memory.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -21,13 +22,18 @@ struct State {
     std::vector<SlicedTensor> sliced;
 };
 
+struct SavingRank {
+    std::uint32_t number = 0;
+    std::uint32_t count = 1;
+};
+
 /// Tensors stay where they are, those of CUDA too; storages of other devices are copied to the
 /// host, one after another, or (`together`) all at once into memory that the device writes itself.
 /// `other`: a function, which gives what is saved for an object that a state cannot hold; or None.
 /// `rank`: that saves to a store; tensors of which it has a part, and what it has for itself, are
 /// taken, and not refused.
 [[nodiscard]] State state_of(nb::handle object, nb::handle other, bool together = false,
-                             std::optional<std::uint32_t> rank = std::nullopt);
+                             std::optional<SavingRank> rank = std::nullopt);
 
 /// `storages`: a torch.UntypedStorage for each of the tree's. `pickle`: unpickles the
 /// pickles that the tree holds, which can run any code. `path`: of the file, for errors.

@@ -34,7 +34,7 @@ using format::ValueKind;
 
 class Builder {
 public:
-    Builder(nb::handle other, bool together, std::optional<std::uint32_t> rank)
+    Builder(nb::handle other, bool together, std::optional<SavingRank> rank)
         : storages_(state_.tree, state_.storages, together), rank_(rank), other_(other) {
         if (nb::object torch = imported("torch"); !torch.is_none()) {
             tensor_ = torch.attr("Tensor");
@@ -452,7 +452,7 @@ private:
     ValueId part(nb::handle o, int depth) {
         nb::object made;
         try {
-            made = parts_(o, state_.sliced.size());
+            made = parts_(o, state_.sliced.size(), rank_->count);
         } catch (const nb::python_error& error) {
             if (!error.matches(PyExc_ValueError)) {
                 throw;
@@ -488,7 +488,7 @@ private:
         }
         const std::size_t parts = state_.sliced.size();
         const ValueId key = add(ValueKind::kInt);
-        state_.tree.values[key].integer = *rank_;
+        state_.tree.values[key].integer = rank_->number;
         const ValueId own = value(nb::object(o.attr("value")), depth + 1);
         if (state_.sliced.size() != parts) {
             refuse(
@@ -533,7 +533,7 @@ private:
     State state_;
     TorchStorages storages_;
     bool in_jagged_ = false;  // at a part of one
-    const std::optional<std::uint32_t> rank_;
+    const std::optional<SavingRank> rank_;
     const nb::handle other_;
     nb::dict ties_;  // the storages of parts
     nb::object tensor_, parameter_, size_, dtype_, device_, strided_, layout_, scheme_, class_,
@@ -551,8 +551,7 @@ private:
 
 }  // namespace
 
-State state_of(nb::handle object, nb::handle other, bool together,
-               std::optional<std::uint32_t> rank) {
+State state_of(nb::handle object, nb::handle other, bool together, std::optional<SavingRank> rank) {
     State made =
         is_collected(object) ? take_collected(object) : Builder(other, together, rank).run(object);
     if (const std::string pickled = format::pickled_line(made.tree); !pickled.empty()) {

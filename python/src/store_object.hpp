@@ -103,6 +103,14 @@ struct StoreObject {
         }
     }
 
+    /// The failure of an earlier save, as the reason why `what` was not begun. Of several ranks the
+    /// others would save meanwhile: they report it once the save has begun.
+    void raise_failure(const std::string& what) {
+        if (is_alone()) {
+            saver.raise_failure(what);
+        }
+    }
+
     [[nodiscard]] bool is_inside() const { return saving == std::this_thread::get_id(); }
 
     [[noreturn]] static void refuse_inside() {

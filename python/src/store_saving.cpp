@@ -47,7 +47,7 @@ MadeJob job_of(nb::handle object, nb::handle other, bool together, Changing chan
                const StoreObject& store) {
     MadeJob made;
     made.job = std::make_shared<Job>();
-    State state = state_of(object, other, together, store.rank);
+    State state = state_of(object, other, together, SavingRank{store.rank, store.ranks});
     made.storages = std::move(state.storages);
     made.job->tree = std::move(state.tree);
     const auto spans = spans_of(made.job->tree, made.storages, state.sliced);
@@ -105,7 +105,7 @@ CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t
                              nb::handle metadata, nb::handle other, nb::handle progress,
                              nb::handle changing, nb::handle replicas) {
     const std::shared_ptr<CheckpointStore> store = self.writable();
-    self.saver.raise_failure(step_name(step));
+    self.raise_failure(step_name(step));
     SaveOptions options = options_of(step, pinned, metadata, changing, replicas);
     const MadeJob made = job_of(object, other, false, options.changing, self);
     options.streams = made.streams;
@@ -121,6 +121,11 @@ CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t
         };
         info = store->save(made.job->state, options);
     });
+    if (!self.is_alone()) {
+        for (const std::string& failure : self.saver.own().take_failures()) {
+            warn_of(failure);
+        }
+    }
     return info;
 }
 
@@ -128,7 +133,7 @@ nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64
                                bool pinned, nb::handle metadata, nb::handle other, nb::handle copy,
                                nb::object progress, nb::handle changing, nb::handle replicas) {
     const std::shared_ptr<CheckpointStore> store = self.writable();
-    self.saver.raise_failure(step_name(step));
+    self.raise_failure(step_name(step));
     SaveOptions options = options_of(step, pinned, metadata, changing, replicas);
     MadeJob made = job_of(object, other, true, options.changing, self);
     options.streams = made.streams;

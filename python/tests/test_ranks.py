@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of many ranks, by threads of this process: parts of tensors, and what each failure shows on all ranks."""
 
+import contextlib
 import itertools
 import random
 import threading
@@ -368,6 +369,108 @@ def test_tied_parts_are_tied_where_they_are_empty_too(tmp_path):
     loaded = store.load()
     assert loaded["a"].sum() == 6 and loaded["c"].sum() == 12
     assert loaded["a"].data_ptr() == loaded["b"].data_ptr() and loaded["c"].data_ptr() == loaded["d"].data_ptr()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_flat_buffer_has_nothing_of_some_tensors(tmp_path, asynchronous):
+    """As ZeRO cuts a model: the ranges of the others are empty, all at one place of the buffer."""
+    wholes = [torch.arange(6.0).view(2, 3) + 10 * i for i in range(4)]
+
+    def run(number, own):
+        buffer = torch.cat([whole.view(-1) for whole in wholes])[12 * number : 12 * number + 12].clone()
+        state = {}
+        for i, whole in enumerate(wholes):
+            at = 6 * i - 12 * number
+            held = buffer[at : at + 6] if 0 <= at < 12 else buffer[12:12]
+            state[f"p{i}"] = penstock.FlatSlice(held, whole.shape, 0)
+        with penstock.CheckpointStore(tmp_path / "s", ranks=own, rank_wait_s=20) as store:
+            return store.save_async(state, step=1).result() if asynchronous else store.save(state, step=1)
+
+    good(on_ranks(2, run))
+    loaded = penstock.CheckpointStore(tmp_path / "s").load()
+    assert all(torch.equal(loaded[f"p{i}"], whole) for i, whole in enumerate(wholes))
+
+
+@pytest.mark.parametrize("part", [(torch.ones(0), 0), (torch.ones(1, 0, 2), [2, 0, 0])])
+def test_a_part_of_a_tensor_without_elements_has_its_shape(tmp_path, part):
+    store = penstock.CheckpointStore(tmp_path / "s")
+    kind = penstock.FlatSlice if part[1] == 0 else penstock.Slice
+    store.save({"w": kind(part[0], [3, 0, 2], part[1])}, step=1)
+    assert store.load()["w"].shape == (3, 0, 2)
+    for file in (tmp_path / "s").glob("0*/*.safetensors"):
+        assert '"w":{"dtype":"F32","shape":[3,0,2]' in file.read_bytes().decode("latin1")
+
+
+@pytest.mark.parametrize("shape", [[4], [2, 2]])
+def test_parts_of_a_type_that_safetensors_has_not_are_refused_by_their_name(tmp_path, shape):
+    def run(number, own):
+        part = penstock.FlatSlice(torch.ones(2, dtype=torch.complex128), shape, 2 * number)
+        with penstock.CheckpointStore(tmp_path / "s", ranks=own, rank_wait_s=20) as store:
+            store.save({"w": part}, step=1)
+
+    for error in on_ranks(2, run):
+        assert "'w' is of a type that safetensors has not, so it cannot be saved in parts" in str(error)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_one_failure_in_the_background_is_one_and_the_next_save_is_made(tmp_path, bad, sync):
+    """Ranks hear of it at different times. A rank that did not save for it would be the failure of the next one."""
+    heard = threading.Barrier(3)
+
+    def run(number, own):
+        said = []
+        with penstock.CheckpointStore(tmp_path / "s", ranks=own, rank_wait_s=20) as store:
+            for step in range(6):
+                state = {"w": penstock.Slice(torch.full((2,), float(step)), [6], [2 * number]), "n": 1}
+                if step == 0 and number == bad:
+                    state["n"] = object()
+                try:
+                    (store.save if sync and step == 1 else store.save_async)(state, step=step)
+                except (OSError, TypeError, ValueError) as error:
+                    said.append((step, str(error)))
+                store.wait(raise_errors=False)
+                heard.wait(20)
+        return said
+
+    with pytest.warns(RuntimeWarning, match="the save of step 0 failed") if sync else contextlib.nullcontext():
+        results = good(on_ranks(3, run))
+    assert [info.step for info in penstock.CheckpointStore(tmp_path / "s")] == [1, 2, 3, 4, 5]
+    for number, said in enumerate(results):
+        if number == bad:
+            assert [step for step, _ in said] == [0]
+        elif sync:
+            assert said == []
+        else:
+            assert [step for step, _ in said] == [1]
+            assert "the earlier save of step 0 failed, and step 1 was begun all the same: rank" in said[0][1]
+
+
+class HastyMailbox:
+    """Its get() does not wait."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def put(self, key, value):
+        self.values[key] = value
+
+    def get(self, key, timeout):
+        return self.values.get(key)
+
+    def erase(self, key):
+        self.values.pop(key, None)
+
+
+def test_a_mailbox_that_does_not_wait_accuses_nobody(tmp_path):
+    values = {}
+
+    def run(number, own):
+        time.sleep(0.5 * number)
+        with penstock.CheckpointStore(tmp_path / "s", ranks=own, rank_wait_s=2) as store:
+            return store.save({"n": 1}, step=1)
+
+    good(on_ranks(2, run, [penstock.Ranks(number, 2, HastyMailbox(values)) for number in range(2)]))
 
 
 def test_memory_that_is_not_read_as_it_is_gets_no_part(tmp_path):

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import time
+from datetime import timedelta
 
 import penstock
 import pytest
@@ -179,6 +180,34 @@ def test_fsdp2_over_tensor_parallel(tmp_path):
     assert same(dict(penstock.CheckpointStore(tmp_path / "s").load()), saved)
 
 
+def save_beside(rank, folder, kind):
+    """A mesh of two dimensions of which the DTensors have one: the other one has replicas."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 8))
+    if kind == "tp":
+        parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    else:
+        fully_shard(model, mesh=mesh["dp"])
+    with penstock.CheckpointStore(folder, ranks=penstock.Ranks.torch(), rank_wait_s=30) as store:
+        store.save(model.state_dict(), step=1)
+        assert store.save(model.state_dict(), step=2).linked_shards > 1
+    return of_everything(whole, dict(model.state_dict()))
+
+
+@pytest.mark.parametrize("kind", ["tp", "fsdp"])
+def test_replicas_beside_the_mesh_of_a_tensor_are_written_once(tmp_path, kind):
+    saved = run_ranks(4, tmp_path / "r", save_beside, str(tmp_path / "s"), kind)
+    store = penstock.CheckpointStore(tmp_path / "s")
+    for info in store:
+        assert all(same(dict(store.load(generation=info.generation)), one) for one in saved)
+        assert info.tensor_bytes == sum(one.nbytes for one in saved[0].values())
+
+
 def save_partial(rank, folder):
     from torch.distributed.tensor import DTensor, Partial
 
@@ -327,6 +356,31 @@ def test_background_saves_keep_their_connections(tmp_path):
     for seconds, clients in run_ranks(2, tmp_path / "r", time_of_saves, str(tmp_path / "s")):
         assert clients <= 2, "each call of a thread that is not Python's made one more"
         assert min(seconds) < 2
+
+
+def save_until_it_fails(rank, folder, started):
+    part = penstock.Slice(torch.full((4,), float(rank)), [12], [4 * rank])
+    store = penstock.CheckpointStore(folder, ranks=penstock.Ranks.torch(), rank_wait_s=3)
+    for step in range(100_000):
+        try:
+            store.save({"w": part}, step=step)
+        except OSError as error:
+            return step, str(error)
+        if step == 2:
+            with open(f"{started}-{rank}", "w"):
+                pass
+
+
+def test_a_rank_0_that_answers_no_more_ends_the_saves_of_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock._store.ranks._CALL_MAX", timedelta(seconds=2))
+    started = str(tmp_path / "started")
+    with RankProcesses(3, tmp_path / "r", save_until_it_fails, str(tmp_path / "s"), started) as ranks:
+        wait_for([f"{started}-{rank}" for rank in range(3)])
+        ranks.send(0, signal.SIGSTOP)  # as a machine that stops, or a network that is cut: nothing is closed
+        assert ranks.pipes[1].poll(30) and ranks.pipes[2].poll(30)
+        ranks.send(0, signal.SIGCONT)
+        results = ranks.results()
+    assert all("is gone" in text or "was renamed" in text for _, text in results[1:]), results
 
 
 def rank_0_leaves(rank, folder):

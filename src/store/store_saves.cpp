@@ -119,7 +119,9 @@ void CheckpointStore::Impl::forget(std::span<const std::string> names) {
 void CheckpointStore::Impl::finish_saves(const std::string& next) {
     gate.check();
     if (const auto own = saver_made(false)) {
-        own->raise_failure(next);
+        if (!group) {  // other ranks save, whatever they have heard of the earlier one
+            own->raise_failure(next);
+        }
         own->queue()->finish();
     }
 }
@@ -157,11 +159,19 @@ CheckpointInfo CheckpointStore::Impl::save_next(const State& state,
     });
 }
 
+// Of several ranks, a failure of an earlier save is thrown once this one has begun: the others may
+// have heard of it at another time, and save. A rank that did not would be the next failure, of
+// which they hear at another time again, and so on.
 PendingSave CheckpointStore::Impl::save_async(State state, SaveOptions own,
                                               const AsyncOptions& async) {
-    return in_turn([&](const std::shared_ptr<ranks::Turn>& turn) {
+    const std::string name = fmt::format("step {}", own.step);
+    PendingSave pending = in_turn([&](const std::shared_ptr<ranks::Turn>& turn) {
         return save_in_turn(std::move(state), std::move(own), async, turn);
     });
+    if (group) {
+        saver_made(true)->raise_failure(name, true);
+    }
+    return pending;
 }
 
 PendingSave CheckpointStore::Impl::save_in_turn(State state, SaveOptions own,
@@ -174,7 +184,8 @@ PendingSave CheckpointStore::Impl::save_in_turn(State state, SaveOptions own,
                               .memory = store::memory_of(state),
                               .streams = std::exchange(own.streams, {}),
                               .changing = own.changing,
-                              .look = std::exchange(own.look, {})};
+                              .look = std::exchange(own.look, {}),
+                              .begins_always = turn != nullptr};
     save_now.work = [&](store::StagedMemory staged) {
         own.look = std::move(staged.look);
         store::place(state, staged);

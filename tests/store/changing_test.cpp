@@ -308,6 +308,40 @@ TEST_F(ChangingState, ATensorThatChangesBeforeASaveInTheBackgroundReadsItIsNamed
     }
 }
 
+// A save that has a copy of everything keeps nothing of the caller's: what a look reads may be
+// gone.
+TEST_F(ChangingState, AnEmptyTensorIsNotLookedAtOnceASaveInTheBackgroundHasBegun) {
+    for (const bool copy : {true, false}) {
+        Memories memories({0, 1000});
+        State state = memories.state();
+        if (!copy) {
+            state.tensors.pop_back();
+        }
+        std::atomic<bool> returned = false;
+        std::atomic<int> looks = 0;
+        SaveOptions options;
+        options.look = [&](std::span<const std::size_t>) -> std::optional<std::size_t> {
+            looks += returned ? 1 : 0;
+            return std::nullopt;
+        };
+        std::atomic<bool> go = false;
+        SaveOptions slow;
+        slow.progress = [&](std::uint64_t, std::uint64_t) {
+            go.wait(false);
+            return true;
+        };
+        CheckpointStore store(engine_, FileSystem::local(), {folder_ / "c"});
+        PendingSave before = store.save_async(Memories({10}).state(), slow);
+        PendingSave pending = store.save_async(std::move(state), options, {.copy = copy});
+        returned = true;
+        go = true;
+        go.notify_all();
+        static_cast<void>(before.result());
+        static_cast<void>(pending.result());
+        EXPECT_EQ(looks, 0);
+    }
+}
+
 TEST_F(ChangingState, ACopyThatTheCallerPromisesIsNotLookedAt) {
     Memories memories({3 * kMiB});
     State state = memories.state();

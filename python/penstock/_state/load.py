@@ -435,7 +435,7 @@ def _boxes(
     boxes, kept, there = [], [], set()
     for k, (name, view, target) in enumerate(zip(labels, views, own, strict=True)):
         try:
-            part = parts_of(target, 0) if is_part(target) else None
+            part = parts_of(target) if is_part(target) else None
         except ValueError as error:
             raise ValueError(f"load: into[{shown(name)}]: {error}") from None
         if not isinstance(part, HeldPart):

@@ -6,6 +6,7 @@ A part is a list of boxes of the whole tensor, whose elements follow one another
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Sequence
@@ -132,19 +133,22 @@ def _kinds(tensors: Any, sharded: Any) -> tuple[type, ...]:
     return tuple(kind for kind in found if kind is not None)
 
 
-def parts_of(obj: Any, number: int) -> Any:
+def parts_of(obj: Any, number: int = 0, ranks: int = 0) -> Any:
     """The HeldPart of an object of is_part(); or a tensor, for one without dimensions. number: how many parts the state
-    had before it, the same on all ranks: equal parts of several tensors are written by several ranks.
+    had before it, the same on all ranks: equal parts of several tensors are written by several ranks. ranks: how many
+    save it.
     Raises ValueError, without the place in the state, for what has no parts."""
     if isinstance(obj, Slice):
         part: Any = _part(obj.tensor, obj.tensor, obj.shape, [(obj.offset, tuple(obj.tensor.shape), 0)])
     elif isinstance(obj, FlatSlice):
         boxes = flat_boxes(obj.shape, obj.begin, obj.tensor.numel())
         part = _part(obj.tensor, obj.tensor, obj.shape, boxes)
+        if not obj.tensor.numel():  # all parts that a flat buffer has nothing of are at one place in it
+            part = part._replace(tie=(object(),))
     elif type(obj).__name__ == "ShardedTensor":
         part = _of_sharded(obj)
     else:
-        part = _of_dtensor(obj, number)
+        part = _of_dtensor(obj, number, ranks)
     if not part.shape:
         return part.local
     if math.prod(part.shape) * part.local.element_size() >= _BYTES_MAX:
@@ -152,11 +156,13 @@ def parts_of(obj: Any, number: int) -> Any:
     return part
 
 
-def saved_parts(obj: Any, number: int) -> Any:
+def saved_parts(obj: Any, number: int, ranks: int) -> Any:
     """The same for a save: the local tensor is contiguous, and where it can be read."""
-    part = parts_of(obj, number)
+    part = parts_of(obj, number, ranks)
     if not isinstance(part, HeldPart):
         return part
+    if 0 in part.shape:  # one box says all of it
+        part = part._replace(boxes=[((0,) * len(part.shape), part.shape, 0)])
     local = part.local.detach()
     local = local.resolve_conj().resolve_neg().contiguous()
     if local.device.type not in ("cpu", "cuda", "meta"):
@@ -175,7 +181,7 @@ def _part(obj: Any, local: Any, shape: tuple[int, ...], boxes: list[Box], copy: 
     )
 
 
-def _of_dtensor(obj: Any, number: int) -> HeldPart:
+def _of_dtensor(obj: Any, number: int, ranks: int) -> HeldPart:
     import torch
 
     with torch.no_grad():
@@ -205,11 +211,39 @@ def _of_dtensor(obj: Any, number: int) -> HeldPart:
     extent, offset = _box_of_dtensor(shape, mesh, placements, tuple(here))
     if tuple(local.shape) != extent:
         raise ValueError(f"a DTensor of {list(shape)} has a part of {list(local.shape)}, and not {list(extent)}")
-    copy, copies = 0, 1
+    copy, copies = _beside(mesh, _root_of(mesh), ranks)
     for d, placement in enumerate(placements):
         if placement.is_replicate():
             copy, copies = copy * mesh.size(d) + here[d], copies * mesh.size(d)
     return _part(obj, local, shape, [(offset, extent, 0)], (copy + number) % copies)
+
+
+def _root_of(mesh: Any) -> Any:
+    """The mesh that this one is a slice of, or itself."""
+    from torch.distributed import device_mesh
+
+    if hasattr(mesh, "_get_root_mesh"):
+        return mesh._get_root_mesh()
+    resources = getattr(device_mesh, "_mesh_resources", None)
+    return resources.get_root_mesh(mesh) if hasattr(resources, "get_root_mesh") else mesh
+
+
+@lru_cache(maxsize=1 << 10)
+def _beside(mesh: Any, root: Any, ranks: int) -> tuple[int, int]:
+    """Which one a mesh is among those along the other dimensions of its root, and how many they are. What one holds,
+    the others hold too, as where each replica of DDP is tensor parallel. Stages of a pipeline hold other tensors."""
+    if root is mesh or root.size() != ranks:
+        return 0, 1
+    own = set(mesh.mesh.flatten().tolist())
+    places = [place for place in itertools.product(*map(range, root.mesh.shape)) if int(root.mesh[place]) in own]
+    beside = [d for d in range(root.ndim) if len({place[d] for place in places}) == 1]
+    if len(places) * math.prod(root.size(d) for d in beside) != ranks:  # it is no slice
+        return 0, 1
+    index, count = 0, 1
+    for d in beside:
+        if not (root.mesh_dim_names and root.mesh_dim_names[d].startswith("pp")):
+            index, count = index * root.size(d) + places[0][d], count * root.size(d)
+    return index, count
 
 
 @lru_cache(maxsize=1 << 16)  # it takes 40 us

@@ -7,7 +7,9 @@ import collections
 import contextlib
 import errno
 import os
+import queue
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -30,8 +32,8 @@ class Mailbox(Protocol):
         """Sets the value of a key. It may have one."""
 
     def get(self, key: str, timeout: float) -> bytes | None:
-        """The value of a key, for which it waits up to `timeout` seconds, 0: looks once. None when the time is over,
-        and not earlier."""
+        """The value of a key, for which it waits up to `timeout` seconds, 0: looks once. None when the time is over.
+        Earlier, it is called again."""
 
     def erase(self, key: str) -> None:
         """Forgets a key, which may not be there."""
@@ -151,15 +153,34 @@ class _TorchMailbox:
             self.erase(f"here/{other}")
 
     def _connect(self, timeout: timedelta) -> Any:
+        """A client whose calls end. TCPStore has no limit of its own on the wait for an answer of a server that has
+        stopped, or whose machine has: neither while it connects nor later."""
         import torch.distributed as dist
 
+        made: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+
+        def connect() -> None:
+            try:
+                made.put((dist.TCPStore(self._address, self._port, is_master=False, timeout=timeout), None))
+            except Exception as error:
+                made.put((None, error))
+
         try:
-            return dist.TCPStore(self._address, self._port, is_master=False, timeout=timeout)
-        except Exception as error:
+            threading.Thread(target=connect, name="penstock-connect", daemon=True).start()
+        except RuntimeError:  # Python ends, and starts no threads
+            connect()
+        client, why = None, "it does not answer"
+        with contextlib.suppress(queue.Empty):
+            client, error = made.get(timeout=timeout.total_seconds() + 1)
+            why = str(error).split("\n")[0]
+        if client is None:
             raise OSError(
-                errno.EHOSTUNREACH, f"Ranks.torch: rank 0 cannot be reached at {self._address}:{self._port} ({error}); "
+                errno.EHOSTUNREACH, f"Ranks.torch: rank 0 cannot be reached at {self._address}:{self._port} ({why}); "
                 f"give address= or ${_ADDRESS}, by which the other machines reach its machine",
-            ) from error  # fmt: skip
+            )  # fmt: skip
+        for numeric in {str(row[4][0]).partition("%")[0] for row in socket.getaddrinfo(self._address, None)}:
+            _core._checkpoint.Ranks.limit_waits(numeric, self._port, round(_CALL_MAX.total_seconds() * 1000))
+        return client
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[Any]:

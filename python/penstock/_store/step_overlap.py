@@ -143,6 +143,7 @@ class StepOverlap:
         try:
             self._pending = self.store._begin(self._get_state(), self.step, _own_memory(self._optimizers))
         except (OSError, MemoryError) as error:  # of an earlier save, or of this one
+            self.store.wait(raise_errors=False)  # of several ranks this one may have begun all the same
             self._failed(error)
         else:
             self.saves += 1

@@ -83,7 +83,8 @@ class CheckpointStore:
     ranks: the ranks that save together, such as penstock.Ranks.torch(). Each rank calls each save, with the same step,
         and states of one structure. DTensors, Slice and FlatSlice are parts of tensors, which have to tile them. Other
         tensors and values are the same on all ranks, and are written once. A save returns on no rank before the
-        checkpoint is durable; what fails on one rank fails on all. Any number of processes loads it.
+        checkpoint is durable; what fails on one rank fails on all. Any number of processes loads it. `pinned` and
+        `metadata` are rank 0's. Saves are called in one order on all ranks, so by one thread at a time.
     rank_wait_s: seconds after which a rank that stands still, or does not call save(), has failed. A slow one is
         waited for.
 
@@ -194,7 +195,8 @@ class CheckpointStore:
         progress: True, or a function that is called with (done, total) in bytes about ten times a second.
 
         Raises TypeError with the place in the state for an object that cannot be saved, and penstock.Error (an OSError)
-        for errors of the system. The error of an earlier save_async() that was not reported yet is raised first."""
+        for errors of the system. The error of an earlier save_async() that was not reported yet is raised first. Of
+        several ranks it is a RuntimeWarning after the save."""
         step, rows = _arguments.step("save", step, state), _arguments.metadata("save", metadata, self._metric)
         _arguments.default("save", default)
         report = reporter(progress, "save")
@@ -220,8 +222,8 @@ class CheckpointStore:
         progress: Progress = False,
     ) -> _core.PendingSave[_core.CheckpointInfo]:
         """A save() that returns when training may change the tensors again. `result()` of the returned object gives the
-        CheckpointInfo. `copy`, `changing`, the memory budget and failures are as for penstock.save_async(), and
-        `replicas` as for save()."""
+        CheckpointInfo. `copy`, `changing`, the memory budget and failures are as for penstock.save_async(), `replicas`
+        as for save(). Of several ranks, the error of an earlier one is raised once this one has begun."""
         step = _arguments.step("save_async", step, state)
         rows = _arguments.metadata("save_async", metadata, self._metric)
         _arguments.default("save_async", default)

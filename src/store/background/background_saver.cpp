@@ -161,7 +161,7 @@ void BackgroundSaver::sweep() {
     own.list.erase(first, own.list.end());
 }
 
-void BackgroundSaver::raise_failure(const std::string& what) {
+void BackgroundSaver::raise_failure(const std::string& what, bool has_begun) {
     sweep();
     const auto failed = queue_->take_failure();
     if (!failed) {
@@ -170,13 +170,14 @@ void BackgroundSaver::raise_failure(const std::string& what) {
     try {
         std::rethrow_exception(failed->failure());
     } catch (const Error& e) {
-        const std::string message = what.empty()
-                                        ? fmt::format("the save of {} in the background failed: {}",
-                                                      failed->name(), e.what())
-                                        : fmt::format(
-                                              "the earlier save of {} failed, and {} was not begun "
-                                              "(saving again goes on): {}",
-                                              failed->name(), what, e.what());
+        const std::string message =
+            what.empty() || failed->name() == what
+                ? fmt::format("the save of {} in the background failed: {}", failed->name(),
+                              e.what())
+                : fmt::format("the earlier save of {} failed, and {} was {}: {}", failed->name(),
+                              what,
+                              has_begun ? "begun all the same" : "not begun (saving again goes on)",
+                              e.what());
         throw Error(e.reason(), e.system_errno(), e.operation(), e.path(), e.offset(), message);
     }
 }
@@ -246,7 +247,9 @@ void wait_for(const Step& step, const Between& between) {
 
 penstock::PendingSave save_async(BackgroundSaver& saver, AsyncSave save,
                                  const AsyncOptions& options) {
-    saver.raise_failure(save.name);
+    if (!save.begins_always) {
+        saver.raise_failure(save.name);
+    }
     CopyChoice choice{.copy = options.copy, .unchanging = {}, .streams = std::move(save.streams)};
     for (const ConstMemory& memory : options.unchanging) {
         choice.unchanging.emplace_back(memory.data, memory.data + memory.bytes);
@@ -264,7 +267,9 @@ penstock::PendingSave save_async(BackgroundSaver& saver, AsyncSave save,
     });
     for (std::size_t i = 0; i < now.memory.size(); ++i) {
         const SourceMemory& source = save.memory[i];
-        now.copies.push_back(source.copied || now.memory[i].data != source.bytes.data);
+        // Where nothing is read, nothing is looked at: `keeps` may be gone by then.
+        now.copies.push_back(source.copied || source.bytes.bytes == 0 ||
+                             now.memory[i].data != source.bytes.data);
     }
     now.look = look_later(now, save.changing, std::move(save.look));
     const auto pending = std::make_shared<penstock::PendingSave::Impl>();

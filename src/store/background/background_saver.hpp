@@ -79,8 +79,8 @@ public:
     std::shared_ptr<PendingSave> add(SaveQueue::Work work, const std::string& name, bool staged,
                                      std::shared_ptr<void> keeps);
     /// Throws an unreported failure of an earlier save, as the reason why `what` was not begun.
-    /// `what` is empty: nothing was to begin.
-    void raise_failure(const std::string& what);
+    /// `what` is empty: nothing was to begin. `has_begun`: it began all the same.
+    void raise_failure(const std::string& what, bool has_begun = false);
     /// Unreported failures, one text each; called at the end.
     [[nodiscard]] std::vector<std::string> take_failures();
     /// Frees memory that no save needs any more.
@@ -124,6 +124,8 @@ struct AsyncSave {
     std::vector<StreamHandle> streams = {};
     Changing changing = Changing::kFails;
     MemoryLook look = {};
+    /// Also after a failure of an earlier one that was not reported.
+    bool begins_always = false;
     std::function<Work(StagedMemory)> work = nullptr;  ///< called once, by save_async()
 };
 
