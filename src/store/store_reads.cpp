@@ -75,7 +75,9 @@ CheckpointStore::Impl::Impl(std::shared_ptr<Engine> with_engine, FileSystem with
     if (options.ranks.count() > 1) {
         group.emplace(options.ranks, fmt::format("store{}", options.ranks.next_user()),
                       std::vector<std::string>{store::kOfferStage, store::kReadyStage,
-                                               store::kGoStage, store::kWrittenStage});
+                                               store::kGoStage, store::kWrittenStage,
+                                               store::kTakeStage, store::kCheckedStage,
+                                               store::kFillStage, store::kFilledStage});
     }
     if (options.keep_best != 0 && options.metric.name.empty()) {
         refuse(operation, folders.front(),

@@ -50,6 +50,6 @@ inline constexpr const char* kRankSave = "save checkpoint of all ranks";
                                          const std::function<void()>& begin);
 
 /// The form in which an exception of any type is told to the other ranks.
-[[nodiscard]] Error error_of(const std::exception_ptr& thrown);
+[[nodiscard]] Error error_of(const std::exception_ptr& thrown, const char* operation = kRankSave);
 
 }  // namespace penstock::store
