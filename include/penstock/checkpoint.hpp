@@ -411,8 +411,8 @@ public:
     [[nodiscard]] std::optional<CheckpointInfo> latest(
         std::vector<CheckpointInfo>* skipped = nullptr) const;
     /// Opens the latest() and passes it to `use`; if `step` is given, only checkpoints of that
-    /// step. Of several ranks each does this alone. If `use` throws an error about the file (a damaged chunk), that checkpoint is skipped,
-    /// and the previous one is opened.
+    /// step. Of several ranks each does this alone. If `use` throws an error about the file (a
+    /// damaged chunk), that checkpoint is skipped, and the previous one is opened.
     std::optional<CheckpointInfo> open_newest(const std::function<void(Checkpoint)>& use,
                                               std::optional<std::uint64_t> step = {},
                                               std::vector<CheckpointInfo>* skipped = nullptr) const;

@@ -34,7 +34,7 @@ StopTogether::StopTogether(Ranks ranks, StopOptions options)
       name_(ranks_.count() > 1 ? fmt::format("stop{}", ranks_.next_user()) : ""),
       said_(steady_clock::now()) {}
 
-// What rank 0 said is for those that come later, unless all have left.
+// Leaves what rank 0 said to those that come later, unless all have left.
 StopTogether::~StopTogether() {
     if (ranks_.count() == 1 || ranks_.number() != 0 || word_ == Word::kGo) {
         return;
@@ -62,15 +62,14 @@ std::string StopTogether::key(std::string_view what) const {
 }
 
 void StopTogether::say(Word word, std::uint64_t until) {
-    ranks_.mailbox()->put(key("until"), ranks::MessageWriter()
-                                            .number(static_cast<std::uint64_t>(word))
-                                            .number(until)
-                                            .take());
+    ranks_.mailbox()->put(
+        key("until"),
+        ranks::MessageWriter().number(static_cast<std::uint64_t>(word)).number(until).take());
     word_ = word;
     until_ = until;
 }
 
-// What rank 0 said last, if it has said something.
+// Takes what rank 0 said last, if it has said something.
 bool StopTogether::hear() {
     const auto message = ranks_.mailbox()->get(key("until"), nanoseconds::zero());
     if (!message) {
@@ -95,9 +94,10 @@ std::uint64_t StopTogether::stride() {
     if (steps == 0) {
         return 1;
     }
-    const std::int64_t step = std::max<std::int64_t>(taken.count() / static_cast<std::int64_t>(steps), 1);
-    return std::clamp<std::uint64_t>(static_cast<std::uint64_t>(cost_.count() * kCostShare / step), 1,
-                                     kStrideMax);
+    const std::int64_t step =
+        std::max<std::int64_t>(taken.count() / static_cast<std::int64_t>(steps), 1);
+    return std::clamp<std::uint64_t>(static_cast<std::uint64_t>(cost_.count() * kCostShare / step),
+                                     1, kStrideMax);
 }
 
 void StopTogether::ask(bool is_asked) {
@@ -140,11 +140,12 @@ void StopTogether::wait_for_word() {
         }
         options_.look ? options_.look() : void();
     }
-    throw Error(ErrorCode::kSystem, ETIMEDOUT, kOperation, {}, kNoOffset,
-                fmt::format("rank 0 of {} has not ended a step within {:g} s, and rank {} is ahead of "
-                            "it; look whether it runs",
-                            ranks_.count(), std::chrono::duration<double>(options_.limit).count(),
-                            ranks_.number()));
+    throw Error(
+        ErrorCode::kSystem, ETIMEDOUT, kOperation, {}, kNoOffset,
+        fmt::format("rank 0 of {} has not ended a step within {:g} s, and rank {} is ahead of "
+                    "it; look whether it runs",
+                    ranks_.count(), std::chrono::duration<double>(options_.limit).count(),
+                    ranks_.number()));
 }
 
 bool StopTogether::follow(bool is_asked, bool is_end) {
@@ -188,7 +189,7 @@ bool StopTogether::guarded(const Call& call) {
 bool StopTogether::step_end(bool is_asked) {
     ++step_;
     return guarded([&] {
-        return ranks_.count() == 1     ? is_asked
+        return ranks_.count() == 1    ? is_asked
                : ranks_.number() == 0 ? lead(is_asked, false)
                                       : follow(is_asked, false);
     });
@@ -196,7 +197,7 @@ bool StopTogether::step_end(bool is_asked) {
 
 bool StopTogether::end(bool is_asked) {
     return guarded([&] {
-        return ranks_.count() == 1     ? is_asked
+        return ranks_.count() == 1    ? is_asked
                : ranks_.number() == 0 ? lead(is_asked, true)
                                       : follow(is_asked, true);
     });

@@ -73,11 +73,11 @@ CheckpointStore::Impl::Impl(std::shared_ptr<Engine> with_engine, FileSystem with
         refuse(operation, folders.front(), "shard_bytes is 0; it takes 1 or more");
     }
     if (options.ranks.count() > 1) {
-        group.emplace(options.ranks, fmt::format("store{}", options.ranks.next_user()),
-                      std::vector<std::string>{store::kOfferStage, store::kReadyStage,
-                                               store::kGoStage, store::kWrittenStage,
-                                               store::kTakeStage, store::kCheckedStage,
-                                               store::kFillStage, store::kFilledStage});
+        group.emplace(
+            options.ranks, fmt::format("store{}", options.ranks.next_user()),
+            std::vector<std::string>{store::kOfferStage, store::kReadyStage, store::kGoStage,
+                                     store::kWrittenStage, store::kTakeStage, store::kCheckedStage,
+                                     store::kFillStage, store::kFilledStage});
     }
     if (options.keep_best != 0 && options.metric.name.empty()) {
         refuse(operation, folders.front(),

@@ -132,8 +132,8 @@ TEST_F(RanksOutOfMemory, RanksStop) {
                     static_cast<void>(first.step_end(false));
                     static_cast<void>(second.step_end(true));
                     static_cast<void>(first.step_end(false));
-                    stopped = first.step_end(false) && !second.step_end(false) &&
-                              second.step_end(false);
+                    stopped =
+                        first.step_end(false) && !second.step_end(false) && second.step_end(false);
                 });
                 return through && !stopped ? "they did not stop" : "";
             },

@@ -136,9 +136,7 @@ public:
     [[nodiscard]] std::string ending() const {
         const auto saved =
             std::count_if(results_.begin(), results_.end(), [](auto& one) { return one.saved(); });
-        return saved == disks_.count() ? "all loaded"
-               : saved == 0            ? "none loaded"
-                                       : "some loaded";
+        return saved == disks_.count() ? "all loaded" : saved == 0 ? "none loaded" : "some loaded";
     }
     [[nodiscard]] std::string story() const {
         std::string story = story_;
@@ -195,13 +193,14 @@ private:
         {
             const std::lock_guard lock(mutex_);
             if (called_[generation].size() < disks_.count()) {
-                early_ = fmt::format("rank {} reads generation {} before all can", rank, generation);
+                early_ =
+                    fmt::format("rank {} reads generation {} before all can", rank, generation);
             }
         }
         look(false);
         loading.progress ? void(loading.progress(1, 1)) : void();
     }
-    // What no rank finds damaged.
+    // Finds the newest one that no rank finds damaged.
     [[nodiscard]] std::uint64_t newest() const {
         for (std::uint64_t generation = kSaved; generation > 0; --generation) {
             if (std::none_of(damaged_.begin(), damaged_.end(),

@@ -49,8 +49,9 @@ protected:
         for (const Ranks& ranks : Ranks::of_threads(count)) {
             threads.emplace_back([this, ranks, &work, &out] {
                 try {
-                    CheckpointStore store(engine_, FileSystem::local(), folders_of(ranks),
-                                          {.lock_wait_ms = 0, .ranks = ranks, .rank_wait_ms = 2000});
+                    CheckpointStore store(
+                        engine_, FileSystem::local(), folders_of(ranks),
+                        {.lock_wait_ms = 0, .ranks = ranks, .rank_wait_ms = 2000});
                     out.loaded[ranks.number()] = work(ranks, store);
                 } catch (const std::exception& error) {
                     out.errors[ranks.number()] = error.what();
@@ -125,7 +126,8 @@ TEST_F(RankLoads, NoCheckpointIsOneAnswerOnAll) {
     const Ended asked = run(3, [](const Ranks&, CheckpointStore& store) {
         return generation_of(store.load(read, {.generation = 7}));
     });
-    EXPECT_THAT(asked.errors, Each(HasSubstr("there is no checkpoint of generation 7; there are 1")));
+    EXPECT_THAT(asked.errors,
+                Each(HasSubstr("there is no checkpoint of generation 7; there are 1")));
 }
 
 TEST_F(RankLoads, WhatOneFindsDamagedNobodyTakes) {
@@ -249,8 +251,7 @@ TEST_F(RankLoads, ARankThatDoesNotCallOrCallsAnotherThingIsNamed) {
     const Ended silent = run(3, [&](const Ranks& ranks, CheckpointStore& store) {
         return ranks.number() == 1 ? 0 : generation_of(store.load(read));
     });
-    EXPECT_THAT(silent.errors,
-                ElementsAre(HasSubstr("rank 1 of 3"), "", HasSubstr("rank 1 of 3")));
+    EXPECT_THAT(silent.errors, ElementsAre(HasSubstr("rank 1 of 3"), "", HasSubstr("rank 1 of 3")));
     for (std::uint32_t other = 0; other < 3; ++other) {
         const Ended mixed = run(3, [&](const Ranks& ranks, CheckpointStore& store) {
             if (ranks.number() == other) {
@@ -263,10 +264,10 @@ TEST_F(RankLoads, ARankThatDoesNotCallOrCallsAnotherThingIsNamed) {
                                              HasSubstr("load checkpoint on all ranks"),
                                              HasSubstr("the same calls in the same order"))));
     }
-    EXPECT_EQ(run(2, [](const Ranks&, CheckpointStore& store) {
-                  return generation_of(store.load(read));
-              }).loaded,
-              (std::vector<std::uint64_t>{1, 1}));
+    EXPECT_EQ(
+        run(2, [](const Ranks&, CheckpointStore& store) { return generation_of(store.load(read)); })
+            .loaded,
+        (std::vector<std::uint64_t>{1, 1}));
 }
 
 TEST_F(RankLoads, WhatIsAskedForIsTheSameOnAll) {

@@ -30,9 +30,9 @@ public:
         if (world_.delay_ > nanoseconds::zero()) {
             seat.waits = true;
             seat.waits_for.clear();
-            seat.until = world_.now_ + nanoseconds(static_cast<std::int64_t>(
-                                           world_.random_() %
-                                           static_cast<std::uint64_t>(world_.delay_.count())));
+            seat.until = world_.now_ +
+                         nanoseconds(static_cast<std::int64_t>(
+                             world_.random_() % static_cast<std::uint64_t>(world_.delay_.count())));
         }
         world_.take_turn(lock, *this_rank);
         seat.waits = false;

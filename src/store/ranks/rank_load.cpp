@@ -42,7 +42,8 @@ Error refused(const std::string& path, const std::string& why) {
 // Thrown by ready() and progress() of a rank whose load is over; it goes through functions of the
 // caller's, so what comes out of them is not looked at.
 Error stopped() {
-    return {ErrorCode::kCancelled, 0, kRankLoad, {}, kNoOffset, "the load was ended by another rank"};
+    return {
+        ErrorCode::kCancelled, 0, kRankLoad, {}, kNoOffset, "the load was ended by another rank"};
 }
 
 std::string asked(const LoadOffer& offer) {
@@ -82,7 +83,7 @@ public:
             throw;
         }
     }
-    // Of the checkpoint of this exchange.
+    // Returns the info of the checkpoint of this exchange.
     [[nodiscard]] const std::optional<CheckpointInfo>& info() const { return info_; }
 
 private:
@@ -156,10 +157,11 @@ private:
     void wait_until_there(const std::string& path) {
         for (int looks = 0; !is_there(context_.files, path); ++looks) {
             if (looks == kLooksForIt) {
-                throw refused(path, fmt::format("'{}', which rank 0 loads, is not there on {}; give "
-                                                "all ranks the same folder, on storage that all "
-                                                "of them mount",
-                                                path, name_));
+                throw refused(path,
+                              fmt::format("'{}', which rank 0 loads, is not there on {}; give "
+                                          "all ranks the same folder, on storage that all "
+                                          "of them mount",
+                                          path, name_));
             }
             talk([&] { talk_.pause(kLookForItEvery); });
         }
@@ -287,8 +289,8 @@ void LoadLeader::load(Checkpoint opened) {
             failure ? std::rethrow_exception(failure) : throw;
         }
     } catch (const Error& error) {
-        const bool goes_on = !context_.options.generation && (error.is_about_the_file() ||
-                                                              !is_there(context_.files, path));
+        const bool goes_on = !context_.options.generation &&
+                             (error.is_about_the_file() || !is_there(context_.files, path));
         if (!goes_on) {
             throw Over{std::current_exception()};
         }

@@ -36,7 +36,7 @@ namespace penstock::store {
 /// The operation, in errors.
 inline constexpr const char* kRankLoad = "load checkpoint on all ranks";
 
-/// What both sides need.
+/// Holds what both sides need.
 struct LoadContext {
     Engine& engine;
     const FileSystem& files;

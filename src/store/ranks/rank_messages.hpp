@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks tell each other during a save or a load. Small: names and sums. The rest goes through the folder
-// of the checkpoint.
+// What ranks tell each other during a save or a load. Small: names and sums. The rest goes through
+// the folder of the checkpoint.
 #pragma once
 
 #include <penstock/checkpoint.hpp>
@@ -66,7 +66,7 @@ struct SaveWritten {
 
 /// From rank 0: the checkpoint to load.
 struct LoadOffer {
-    std::string name;  ///< of its folder; empty: there is none
+    std::string name;  ///< of its folder; empty: no checkpoint is left
     std::uint64_t manifest = 0;
     /// As rank 0 was asked, for the others to compare.
     std::optional<std::uint64_t> step;
