@@ -344,6 +344,28 @@ private:
     std::unique_ptr<Impl> impl_;
 };
 
+/// A checkpoint that load() tries.
+struct Loading {
+    Checkpoint checkpoint;
+    /// This rank can load it, and has changed nothing yet. Returns when all ranks can, and throws
+    /// where one cannot. To be called once, before the first change; load() calls it otherwise when
+    /// `use` returns.
+    std::function<void()> ready;
+    /// For Checkpoint::read(), of what comes after ready(): shows the other ranks that this one
+    /// moves, and stops when another one has failed.
+    Progress progress;
+};
+
+struct LoadOptions {
+    std::optional<std::uint64_t> step = {};        ///< only checkpoints of that step
+    std::optional<std::uint64_t> generation = {};  ///< that one alone, damaged or not
+    /// Called while this rank waits for others, 50 ms to 1 s apart. What it throws ends the load on
+    /// all.
+    std::function<void()> look = {};
+    /// Called with a text about every ten seconds: for which rank this one waits.
+    std::function<void(const std::string&)> waiting = {};
+};
+
 /// Numbered checkpoints in a folder, or with their shards spread over several. Any number of
 /// readers; one process writes at a time (a lock, taken by the first save and held until the store
 /// is destroyed). Thread-safe; saves of one store run one after another. Calls of a moved-from
@@ -384,9 +406,9 @@ public:
     /// then are lost: call wait() or close() before.
     PendingSave save_async(State state, const SaveOptions& options = {},
                            const AsyncOptions& async = {});
-    /// For who finds out before save() that there is nothing to save, where other ranks call it:
-    /// counts as this rank's call, and ends that save on all ranks with this reason. Without other
-    /// ranks it does nothing.
+    /// For who finds out before save() or load() that it cannot be done, where other ranks call it:
+    /// counts as this rank's call, and ends that save or load on all ranks with this reason.
+    /// Without other ranks it does nothing.
     void refuse_save(const Error& why);
     /// Waits until no save of save_async() is in flight; false when the time is over. Then throws
     /// the first failure that was not reported yet.
@@ -403,11 +425,24 @@ public:
     [[nodiscard]] std::optional<CheckpointInfo> latest(
         std::vector<CheckpointInfo>* skipped = nullptr) const;
     /// Opens the latest() and passes it to `use`; if `step` is given, only checkpoints of that
-    /// step. If `use` throws an error about the file (a damaged chunk), that checkpoint is skipped,
-    /// and the previous one is opened.
+    /// step. Of several ranks each does this alone. If `use` throws an error about the file (a
+    /// damaged chunk), that checkpoint is skipped, and the previous one is opened.
     std::optional<CheckpointInfo> open_newest(const std::function<void(Checkpoint)>& use,
                                               std::optional<std::uint64_t> step = {},
                                               std::vector<CheckpointInfo>* skipped = nullptr) const;
+    /// Loads the newest checkpoint, or the one that is asked for, on all ranks: each of them calls
+    /// it. Rank 0 names the checkpoint, each rank opens it in its own view of the folder, and `use`
+    /// reads what that rank needs. It is called with no checkpoint before all ranks have called
+    /// load(). An error about the file that one rank finds (its own, or of `use`) makes all take
+    /// the previous one, unless a generation is asked for; any other error on one rank is one on
+    /// all, with its name. So all that return have loaded the same one. Saves in flight finish
+    /// first. With one rank it is as open_newest(), or open().
+    ///
+    /// Rank 0 tells the others that all have loaded it. If it ends right then, a rank that has not
+    /// heard that throws.
+    std::optional<CheckpointInfo> load(const std::function<void(Loading)>& use,
+                                       const LoadOptions& options = {},
+                                       std::vector<CheckpointInfo>* skipped = nullptr);
     /// All checkpoints, oldest first, including those with a problem.
     [[nodiscard]] std::vector<CheckpointInfo> list() const;
     /// At most `count` checkpoints with the best metric, the best first; of equal ones the newest

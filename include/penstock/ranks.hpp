@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks: the processes (or threads) that save one state together, and the mailbox between them.
+// Ranks: the processes (or threads) that save one state together, the mailbox between them, and the
+// step at which all of them stop.
 //
 //     auto ranks = penstock::Ranks::of_threads(4);  // or Ranks(number, count, host, mailbox)
 //     penstock::CheckpointStore store(engine, files, {"checkpoints"}, {.ranks = ranks[number]});
@@ -15,6 +16,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,6 +75,73 @@ private:
     std::shared_ptr<Mailbox> mailbox_;
     std::shared_ptr<std::atomic<std::uint64_t>> users_ =
         std::make_shared<std::atomic<std::uint64_t>>(0);
+};
+
+struct StopOptions {
+    /// A rank that is ahead waits so long for rank 0; then step_end() throws.
+    std::chrono::nanoseconds limit = std::chrono::seconds(300);
+    /// The number of steps between two messages of rank 0; 0: as many as cost little next to the
+    /// steps, 16 at most.
+    std::uint32_t stride = 0;
+    /// Called while this rank waits. What it throws ends the wait.
+    std::function<void()> look = {};
+};
+
+/// One step at which all ranks stop, because one of them was asked to.
+///
+///     penstock::StopTogether stop(ranks);
+///     for (...) {
+///         train();
+///         if (stop.step_end(was_asked)) { save(); return; }  // true at the same step on all
+///     }
+///     if (stop.end(was_asked)) { save(); }
+///
+/// All ranks have one step_end() for each of the others', so their steps have the same numbers.
+/// Rank 0 says up to which one everybody may go without asking, always some steps ahead of its own;
+/// when somebody has asked, that one is the last. So nobody passes it, and nobody has to wait for a
+/// rank that is behind: who is ahead of rank 0 by more than that waits until rank 0 comes, which
+/// needs nothing of it. Most calls send nothing. Not thread-safe.
+class PENSTOCK_API StopTogether {
+public:
+    /// All ranks make it in the same order as their stores.
+    explicit StopTogether(Ranks ranks, StopOptions options = {});
+    StopTogether(const StopTogether&) = delete;
+    StopTogether& operator=(const StopTogether&) = delete;
+    ~StopTogether();
+
+    /// The end of a step; `is_asked`: this rank is to stop. True: this step is the last on all
+    /// ranks. Throws if rank 0, or the mailbox, is gone; later calls then return false.
+    [[nodiscard]] bool step_end(bool is_asked);
+    /// The end of all steps. True: all ranks were asked to stop, but the last step came before.
+    /// Waits for rank 0. False after an error.
+    [[nodiscard]] bool end(bool is_asked);
+    /// For a rank that leaves early, by an error: those that wait for it go on. True: the others
+    /// stop at a step that this rank will not come to.
+    bool leave() noexcept;
+
+private:
+    enum class Word : std::uint64_t { kGo, kStop, kOver };
+    [[nodiscard]] std::string key(std::string_view what) const;
+    void say(Word word, std::uint64_t until);
+    [[nodiscard]] bool hear();
+    void wait_for_word();
+    [[nodiscard]] bool lead(bool is_asked, bool is_end);
+    [[nodiscard]] bool follow(bool is_asked, bool is_end);
+    void ask(bool is_asked);
+    [[nodiscard]] std::uint64_t stride();
+    template <typename Call>
+    bool guarded(const Call& call);
+
+    const Ranks ranks_;
+    const StopOptions options_;
+    const std::string name_;
+    std::uint64_t step_ = 0;
+    std::uint64_t until_ = 2;  ///< the step at which this rank has to know more
+    Word word_ = Word::kGo;
+    bool has_asked_ = false;
+    std::chrono::steady_clock::time_point said_;
+    std::uint64_t said_at_ = 0;
+    std::chrono::nanoseconds cost_{0};  ///< of the last messages
 };
 
 }  // namespace penstock

@@ -256,7 +256,7 @@ nb::object newest(nb::handle passed_over, Find find) {
     try {
         const nb::gil_scoped_release nogil;
         found = find(&skipped);
-    } catch (const Error&) {
+    } catch (...) {
         report(skipped, passed_over);
         throw;
     }
@@ -269,36 +269,115 @@ nb::object latest_of_store(StoreObject& self, nb::handle passed_over) {
     return newest(passed_over, [&](auto* skipped) { return store->latest(skipped); });
 }
 
-nb::object open_newest_of_store(StoreObject& self, nb::handle number, nb::handle use,
-                                nb::handle passed_over) {
-    const auto store = self.open();
-    std::optional<std::uint64_t> step;
-    if (!number.is_none()) {
-        step = nb::cast<std::uint64_t>(number);
-    }
-    std::optional<nb::python_error> raised;
-    const auto give = [&](Checkpoint opened_one) {
-        const nb::gil_scoped_acquire gil;
+// Says that a function of Python raised: of what, for other ranks.
+class PythonRaised final : public std::exception {
+public:
+    explicit PythonRaised(std::string text) : text_(std::move(text)) {}
+    [[nodiscard]] const char* what() const noexcept override { return text_.c_str(); }
+
+private:
+    std::string text_;
+};
+
+// A load, and what Python raised in it: by `use`, or because of a signal.
+class StoreLoad {
+public:
+    StoreLoad(StoreObject& self, nb::handle use) : self_(self), use_(use) {}
+
+    // use(checkpoint, ready, moved) for each that is tried. Of one rank both are None.
+    [[nodiscard]] nb::object run(const std::shared_ptr<CheckpointStore>& store, LoadOptions options,
+                                 nb::handle passed_over) {
+        options.look = [this] { look(); };
+        options.waiting = [](const std::string& whom) {
+            const nb::gil_scoped_acquire gil;
+            nb::module_::import_("penstock._base.log").attr("waits")(path_object(whom));
+        };
+        note_call();
         try {
-            use(nb::cast(new CheckpointObject(self, std::move(opened_one)),
-                         nb::rv_policy::take_ownership));
-        } catch (nb::python_error& error) {
-            if (const auto known = about_a_file(error)) {
-                throw Error(*known);
+            return newest(passed_over, [&](auto* skipped) {
+                return store->load([this](Loading one) { give(std::move(one)); }, options, skipped);
+            });
+        } catch (const PythonRaised&) {
+            throw nb::python_error(std::move(*raised_));
+        } catch (const Error&) {
+            if (!is_interrupted_) {
+                throw;
             }
-            raised.emplace(std::move(error));
-            throw Error(ErrorCode::kCancelled, 0, "load", "", kNoOffset, "Python raised");
         }
-    };
-    try {
-        return newest(passed_over,
-                      [&](auto* skipped) { return store->open_newest(give, step, skipped); });
-    } catch (const Error&) {
-        if (!raised) {
-            throw;
+        throw nb::python_error(std::move(*raised_));
+    }
+
+private:
+    [[noreturn]] void raise(nb::python_error& error) {
+        if (const auto known = about_a_file(error)) {
+            throw Error(*known);
+        }
+        const nb::handle type = error.type();
+        const bool is_error =
+            PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type.ptr()),
+                             reinterpret_cast<PyTypeObject*>(PyExc_Exception)) != 0;
+        const std::string text = fmt::format("{}: {}", nb::str(type.attr("__name__")).c_str(),
+                                             nb::str(error.value()).c_str());
+        raised_.emplace(std::move(error));
+        if (is_error) {
+            throw PythonRaised(text);
+        }
+        is_interrupted_ = true;  // Ctrl-C: the other ranks are not waited for
+        throw Error(ErrorCode::kCancelled, 0, "load", "", kNoOffset, text);
+    }
+    void look() {
+        const nb::gil_scoped_acquire gil;
+        if (PyErr_CheckSignals() != 0) {
+            nb::python_error error;
+            raise(error);
         }
     }
-    throw nb::python_error(std::move(*raised));
+    void give(Loading one) {
+        const nb::gil_scoped_acquire gil;
+        nb::object ready = nb::none();
+        nb::object moved = nb::none();
+        if (!self_.is_alone()) {
+            ready = nb::cpp_function([wait = std::move(one.ready)] {
+                const nb::gil_scoped_release nogil;
+                wait();
+            });
+            moved = nb::cpp_function(
+                [tell = std::move(one.progress)](std::uint64_t done, std::uint64_t total) {
+                    const nb::gil_scoped_release nogil;
+                    static_cast<void>(tell(done, total));
+                });
+        }
+        try {
+            use_(nb::cast(new CheckpointObject(self_, std::move(one.checkpoint)),
+                          nb::rv_policy::take_ownership),
+                 ready, moved);
+        } catch (nb::python_error& error) {
+            raise(error);
+        }
+    }
+
+    StoreObject& self_;
+    nb::handle use_;
+    std::optional<nb::python_error> raised_;
+    bool is_interrupted_ = false;
+};
+
+nb::object load_from_store(StoreObject& self, nb::handle step, nb::handle generation,
+                           nb::handle use, nb::handle passed_over) {
+    const auto store = self.open();
+    LoadOptions options;
+    if (!step.is_none()) {
+        options.step = nb::cast<std::uint64_t>(step);
+    }
+    if (!generation.is_none()) {
+        options.generation = nb::cast<std::uint64_t>(generation);
+    }
+    if (!self.is_alone()) {  // it is a call of all ranks, as a save, and comes after those in
+                             // flight
+        static_cast<void>(self.writable());
+        self.saver.wait_idle(-1);
+    }
+    return StoreLoad(self, use).run(store, std::move(options), passed_over);
 }
 
 void bind_checkpoint_info(nb::module_& parent) {
@@ -401,8 +480,8 @@ void bind_store(nb::module_& m) {
             },
             nb::arg("items"), nb::arg("row"), nb::arg("changing"))
         .def("latest", latest_of_store, nb::arg("passed_over"))
-        .def("open_newest", open_newest_of_store, nb::arg("step").none(), nb::arg("use"),
-             nb::arg("passed_over"))
+        .def("load", load_from_store, nb::arg("step").none(), nb::arg("generation").none(),
+             nb::arg("use"), nb::arg("passed_over"))
         .def("list",
              [](StoreObject& self) {
                  const auto store = self.open();

@@ -102,6 +102,48 @@ private:
     nb::object object_;
 };
 
+// StopTogether without the GIL; Ctrl-C ends its waits.
+class StopObject {
+public:
+    StopObject(const Ranks& ranks, std::uint32_t wait_ms)
+        : stop_(ranks, {.limit = std::chrono::milliseconds(wait_ms), .look = [this] { look(); }}) {}
+
+    [[nodiscard]] bool step_end(bool is_asked) {
+        return run([&] { return stop_.step_end(is_asked); });
+    }
+    [[nodiscard]] bool end(bool is_asked) {
+        return run([&] { return stop_.end(is_asked); });
+    }
+    [[nodiscard]] bool leave() {
+        return run([&] { return stop_.leave(); });
+    }
+
+private:
+    template <typename Call>
+    bool run(const Call& call) {
+        raised_.reset();
+        try {
+            const nb::gil_scoped_release nogil;
+            return call();
+        } catch (const Error&) {
+            if (!raised_) {
+                throw;
+            }
+        }
+        throw nb::python_error(std::move(*raised_));
+    }
+    void look() {
+        const nb::gil_scoped_acquire gil;
+        if (PyErr_CheckSignals() != 0) {
+            raised_.emplace();
+            throw Error(ErrorCode::kCancelled, 0, "step_end", "", kNoOffset, "a signal came");
+        }
+    }
+
+    std::optional<nb::python_error> raised_;
+    StopTogether stop_;
+};
+
 nb::list of_threads(std::uint32_t count) {
     nb::list out;
     for (Ranks& ranks : Ranks::of_threads(count)) {
@@ -187,6 +229,17 @@ void bind_ranks(nb::module_& m) {
         .def_static("of_threads", of_threads, nb::arg("count"))
         .def_static("limit_waits", limit_waits, nb::arg("address"), nb::arg("port"),
                     nb::arg("milliseconds"));
+    nb::class_<StopObject>(m, "StopTogether")
+        .def("__reduce__", [](nb::handle) { cannot_pickle("StopTogether", "its ranks"); })
+        .def(
+            "__init__",
+            [](StopObject* self, nb::handle ranks, std::uint32_t wait_ms) {
+                new (self) StopObject(ranks_of(ranks), wait_ms);
+            },
+            nb::arg("ranks").none(), nb::arg("wait_ms"))
+        .def("step_end", &StopObject::step_end, nb::arg("is_asked"))
+        .def("end", &StopObject::end, nb::arg("is_asked"))
+        .def("leave", &StopObject::leave);
 }
 
 }  // namespace penstock::python

@@ -97,6 +97,10 @@ bool has_called_store() {
     return called_store;
 }
 
+void note_call() {
+    called_store = true;
+}
+
 void forget_call() {
     called_store = false;
 }

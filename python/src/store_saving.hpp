@@ -14,6 +14,7 @@ namespace penstock::python {
 /// Whether the last call of this thread got as far as the store's own, which then tells the other
 /// ranks what it fails for. False, until the next one, after forget_call().
 [[nodiscard]] bool has_called_store();
+void note_call();
 void forget_call();
 
 /// `other`, `changing`, `progress`: as `default`, `changing` and `progress` of the method.

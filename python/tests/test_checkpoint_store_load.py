@@ -60,7 +60,7 @@ def test_what_the_machine_lacks_is_raised_as_it_is(store, monkeypatch, number):
     def refuse(*_, **__):
         raise _errors.from_core(2, "the machine cannot", number, "read", "shard", None)
 
-    monkeypatch.setattr(penstock.Checkpoint, "load", refuse)
+    monkeypatch.setattr(penstock.Checkpoint, "_load", refuse)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(penstock.Error, match="the machine cannot") as caught:
@@ -97,14 +97,14 @@ def test_what_the_disk_lost_is_passed_over(store, monkeypatch, number):
 
     store.save({"a": torch.ones(3)}, step=1)
     store.save({"a": torch.ones(3)}, step=2)
-    load = penstock.Checkpoint.load
+    load = penstock.Checkpoint._load
 
     def refuse(self, *arguments, **options):
         if self.info.step == 2:
             raise _errors.from_core(2, "the disk cannot", number, "read", "shard", None)
         return load(self, *arguments, **options)
 
-    monkeypatch.setattr(penstock.Checkpoint, "load", refuse)
+    monkeypatch.setattr(penstock.Checkpoint, "_load", refuse)
     with pytest.warns(RuntimeWarning, match="the disk cannot"):
         assert store.load()["a"].tolist() == [1, 1, 1]
 
@@ -269,7 +269,7 @@ def trouble(monkeypatch, step, number, times):
     """Checkpoints of that step cannot be loaded a few times."""
     from penstock._base import errors as _errors
 
-    load = penstock.Checkpoint.load
+    load = penstock.Checkpoint._load
     left = [times]
 
     def refuse(self, *arguments, **options):
@@ -278,7 +278,7 @@ def trouble(monkeypatch, step, number, times):
             raise _errors.from_core(2, "open: no", number, "open", "manifest", None)
         return load(self, *arguments, **options)
 
-    monkeypatch.setattr(penstock.Checkpoint, "load", refuse)
+    monkeypatch.setattr(penstock.Checkpoint, "_load", refuse)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])

@@ -205,15 +205,6 @@ def test_a_cancelled_save_ends_on_all_ranks(tmp_path):
     good(on_ranks(2, run))
 
 
-def test_what_ranks_cannot_do_yet_is_refused(tmp_path):
-    store = penstock.CheckpointStore(tmp_path / "s", ranks=penstock.Ranks.of_threads(2)[0])
-    with pytest.raises(penstock.Unsupported, match="do not agree on a step"):
-        store.save_on_sigterm(dict)
-    store = penstock.CheckpointStore(tmp_path / "s", ranks=penstock.Ranks.single())
-    with store.save_on_sigterm(dict):
-        assert store.save({"n": 1}, step=1).step == 1
-
-
 class OwnMailbox:
     """A mailbox as somebody would write one."""
 

@@ -105,7 +105,8 @@ std::vector<std::string> Group::keys_of(std::uint64_t exchange, std::uint32_t ra
 }
 
 // Rank 0 makes it the verdict. Another rank leaves it for rank 0, and does not have to hear more.
-void Group::refuse(std::uint64_t exchange, const Error& error) noexcept {
+void Group::refuse(std::uint64_t exchange, const std::string& operation,
+                   const Error& error) noexcept {
     const std::uint32_t rank = ranks_.number();
     MessageWriter out;
     try {
@@ -124,7 +125,7 @@ void Group::refuse(std::uint64_t exchange, const Error& error) noexcept {
             ranks_.mailbox()->put(left.back(), out.take());
             return;
         }
-        out.text(ranks_.host()).number(1).number(kFailed);
+        out.text(ranks_.host()).number(1).text(operation).number(kFailed);
         write_error(out, error);
         ranks_.mailbox()->put(key(exchange, rank, kRecord), out.take());
         ranks_.mailbox()->put(key(exchange, rank, kHeard), {});
@@ -153,7 +154,7 @@ Turn::~Turn() {
 
 void Turn::refuse(const Error& error) noexcept {
     if (!is_over_.exchange(true)) {
-        group_.refuse(number_, error);
+        group_.refuse(number_, operation_, error);
     }
 }
 
@@ -212,12 +213,13 @@ Silence Conversation::gone(std::string_view why) const {
 }
 
 void Conversation::leave_record() {
-    leave(kRecord, record());
+    leave(kRecord, record(operation_));
 }
 
-std::string Conversation::record() {
+std::string Conversation::record(const std::string& operation) {
     MessageWriter out;
-    out.text(group_.ranks_.host()).number(++steps_).number(has_failed_ ? kFailed : kMoves);
+    out.text(group_.ranks_.host()).number(++steps_).text(operation);
+    out.number(has_failed_ ? kFailed : kMoves);
     if (has_failed_) {
         write_error(out, failure_ ? *failure_
                                   : Error(ErrorCode::kOutOfMemory, ENOMEM, operation_, {},
@@ -235,6 +237,7 @@ std::optional<Conversation::Record> Conversation::record_of(std::uint32_t rank) 
     Record record;
     record.host = in.text();
     record.steps = in.number();
+    record.operation = in.text();
     if (in.number() == kFailed) {
         record.failure = read_error(in);
     }
@@ -263,7 +266,7 @@ Error Conversation::silence_of(std::uint32_t rank) const {
                 ? fmt::format("{} has stood still for {:g} s; look whether it runs, and whether "
                               "its storage answers",
                               group_.name_of(rank), seconds)
-                : fmt::format("{} has not called it within {:g} s; each rank has to call each save",
+                : fmt::format("{} has not called it within {:g} s; each rank has to make each call",
                               group_.name_of(rank), seconds)};
 }
 
@@ -277,6 +280,13 @@ std::optional<Error> Conversation::watch(std::uint32_t rank, nanoseconds waited)
     watch.still = has_moved ? nanoseconds::zero() : watch.still + waited;
     if (watch.still >= waiting_.limit) {
         throw Silence(silence_of(rank));
+    }
+    if (record && !record->failure && !record->operation.empty() &&
+        record->operation != operation_) {
+        return Error(ErrorCode::kInvalidArgument, 0, operation_, {}, kNoOffset,
+                     fmt::format("its call is '{}', and that of rank {} is '{}'; each rank makes "
+                                 "the same calls in the same order",
+                                 record->operation, group_.ranks_.number(), operation_));
     }
     return record ? std::move(record->failure) : std::nullopt;
 }
@@ -430,10 +440,11 @@ std::vector<std::uint32_t> Conversation::end() noexcept {
     return deaf;
 }
 
-// Those that have heard may have begun the next exchange, and wait for this rank there.
+// Those that have heard may have begun the next exchange, and wait for this rank there. What that
+// is for, it does not know yet.
 void Conversation::move_in_next() {
     const std::string next = group_.key(number_ + 1, 0, kRecord);
-    group_.ranks_.mailbox()->put(next, record());
+    group_.ranks_.mailbox()->put(next, record({}));
     const std::lock_guard lock(group_.left_mutex_);
     group_.left_keys_.try_emplace(number_ + 1, std::vector{next});
 }

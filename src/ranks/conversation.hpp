@@ -73,7 +73,7 @@ private:
     [[nodiscard]] std::vector<std::string> keys_of(std::uint64_t exchange,
                                                    std::uint32_t rank) const;
     /// Ends an exchange that this rank does not begin.
-    void refuse(std::uint64_t exchange, const Error& error) noexcept;
+    void refuse(std::uint64_t exchange, const std::string& operation, const Error& error) noexcept;
 
     const Ranks ranks_;
     const std::string name_;
@@ -147,6 +147,7 @@ private:
     struct Record {  // what a rank leaves of itself
         std::string host;
         std::uint64_t steps = 0;
+        std::string operation;  ///< or empty: not known
         std::optional<Error> failure;
     };
     struct Watch {  // one rank, as this one sees it
@@ -162,7 +163,7 @@ private:
     [[nodiscard]] Silence gone(std::string_view why) const;
     void leave_verdict(const std::string& verdict);
     void leave_record();
-    [[nodiscard]] std::string record();
+    [[nodiscard]] std::string record(const std::string& operation);
     void move_in_next();
     [[nodiscard]] std::optional<Record> record_of(std::uint32_t rank);
     [[nodiscard]] std::optional<Error> watch(std::uint32_t rank, std::chrono::nanoseconds waited);

@@ -93,6 +93,12 @@ std::optional<CheckpointInfo> CheckpointStore::open_newest(
     return there(impl_).newest_for(step, use, skipped);
 }
 
+std::optional<CheckpointInfo> CheckpointStore::load(const std::function<void(Loading)>& use,
+                                                    const LoadOptions& options,
+                                                    std::vector<CheckpointInfo>* skipped) {
+    return there(impl_).load(use, options, skipped);
+}
+
 std::vector<CheckpointInfo> CheckpointStore::list() const {
     std::vector<CheckpointInfo> infos;
     const std::string& folder = there(impl_).folders.front();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A store of checkpoints: what it knows, and what its calls are made of. store.cpp has the public
-// calls, store_reads.cpp the search for whole checkpoints, store_saves.cpp what happens under the
-// store's lock.
+// calls, store_reads.cpp the search for whole checkpoints, store_loads.cpp the loads by all ranks,
+// store_saves.cpp what happens under the store's lock.
 #pragma once
 
 #include "ranks/conversation.hpp"
@@ -12,6 +12,7 @@
 #include "store/keep/retention.hpp"
 #include "store/keep/store_folder.hpp"
 #include "store/keep/store_lock.hpp"
+#include "store/ranks/rank_load.hpp"
 #include "store/stuck/stuck_removals.hpp"
 #include "store/write/save.hpp"
 
@@ -59,6 +60,7 @@ struct __attribute__((visibility("hidden"))) CheckpointStore::Impl {
     const std::shared_ptr<store::ReadBack> read_back = std::make_shared<store::ReadBack>();
     store::Retention retention;
     std::optional<ranks::Group> group;  // of several ranks
+    std::mutex turns;  // of this rank among the calls of all: a load takes several in a row
     std::mutex saver_mutex;
     std::shared_ptr<store::BackgroundSaver> saver;
 
@@ -98,6 +100,19 @@ struct __attribute__((visibility("hidden"))) CheckpointStore::Impl {
     [[nodiscard]] std::optional<CheckpointInfo> newest_for(
         std::optional<std::uint64_t> step, const UseCheckpoint& use,
         std::vector<CheckpointInfo>* skipped) const;
+
+    // Calls newest_for(), or opens the one that is asked for.
+    [[nodiscard]] std::optional<CheckpointInfo> find(const LoadOptions& wanted,
+                                                     const UseCheckpoint& use,
+                                                     std::vector<CheckpointInfo>* skipped) const;
+
+    std::optional<CheckpointInfo> load(const std::function<void(Loading)>& use,
+                                       const LoadOptions& wanted,
+                                       std::vector<CheckpointInfo>* skipped);
+
+    // Leads it on rank 0.
+    std::optional<CheckpointInfo> lead_load(store::LoadLeader& leader, const LoadOptions& wanted,
+                                            std::vector<CheckpointInfo>* skipped) const;
 
     [[nodiscard]] store::CheckpointEntry entry_of(const std::string& operation,
                                                   std::uint64_t generation) const;

@@ -76,7 +76,9 @@ CheckpointStore::Impl::Impl(std::shared_ptr<Engine> with_engine, FileSystem with
         group.emplace(
             options.ranks, fmt::format("store{}", options.ranks.next_user()),
             std::vector<std::string>{store::kOfferStage, store::kStateStage, store::kAssignedStage,
-                                     store::kReadyStage, store::kGoStage, store::kWrittenStage});
+                                     store::kReadyStage, store::kGoStage, store::kWrittenStage,
+                                     store::kTakeStage, store::kCheckedStage, store::kFillStage,
+                                     store::kFilledStage});
     }
     if (options.keep_best != 0 && options.metric.name.empty()) {
         refuse(operation, folders.front(),

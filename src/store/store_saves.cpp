@@ -12,6 +12,7 @@
 
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 namespace penstock {
@@ -138,9 +139,11 @@ std::shared_ptr<store::BackgroundSaver> CheckpointStore::Impl::saver_made(bool m
 template <typename Save>
 auto CheckpointStore::Impl::in_turn(const Save& save) {
     gate.check_not_inside();
-    const auto turn = group && !gate.is_of_parent()
-                          ? std::make_shared<ranks::Turn>(*group, store::kRankSave)
-                          : nullptr;
+    std::shared_ptr<ranks::Turn> turn;
+    if (group && !gate.is_of_parent()) {
+        const std::lock_guard guard(turns);
+        turn = std::make_shared<ranks::Turn>(*group, store::kRankSave);
+    }
     try {
         return save(turn);
     } catch (...) {
@@ -272,6 +275,7 @@ CheckpointInfo CheckpointStore::Impl::lead(ranks::Conversation& talk,
 void CheckpointStore::Impl::refuse_save(const Error& error) {
     gate.check_not_inside();
     if (group && !gate.is_of_parent()) {
+        const std::lock_guard guard(turns);
         ranks::Turn(*group, store::kRankSave).refuse(error);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory runs out at each allocation of a rank that saves with another one.
+// Memory runs out at each allocation of a rank that saves, loads or stops with another one.
 #include "allocations/scene.hpp"
 
 #include <penstock/penstock.hpp>
@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <exception>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -83,6 +84,70 @@ TEST_F(RanksOutOfMemory, RanksSave) {
 
 TEST_F(RanksOutOfMemory, RanksSaveWhatIsNotTheSame) {
     in_child([](Scene& scene) { return ranks_save(scene, 1); });
+}
+
+// Both ranks end, and who was told that all have loaded it has it.
+TEST_F(RanksOutOfMemory, RanksLoad) {
+    in_child([](Scene& scene) {
+        scene.files.make_folder(scene.folder + "/store");
+        const Saved saved(3, 300'000, 2);
+        scene.store().save(saved.state());
+        struct Loaded {
+            std::optional<CheckpointInfo> info;
+            std::exception_ptr failure;
+        };
+        const auto load = [&](const Ranks& ranks, Loaded& out) {
+            try {
+                out.info = scene.store({.ranks = ranks, .rank_wait_ms = 100})
+                               .load([](const Loading& loading) { loading.ready(); });
+            } catch (const std::exception&) {
+                out.failure = std::current_exception();
+            }
+        };
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                Loaded loaded[2];
+                const bool through = attempt([&] {
+                    const std::vector<Ranks> ranks = Ranks::of_threads(2);
+                    const Ranks other(1, 2, "other", ranks[0].mailbox());
+                    std::thread thread([&] { load(other, loaded[1]); });
+                    load(ranks[0], loaded[0]);
+                    thread.join();
+                    const std::exception_ptr failures[] = {loaded[0].failure, loaded[1].failure};
+                    throw_memory_first(failures);
+                });
+                if (through && !(loaded[0].info && loaded[1].info)) {
+                    return "a rank has not loaded it";
+                }
+                CheckpointStore store = scene.store();
+                Checkpoint there = store.open(1);
+                return holds(there, saved);
+            },
+            40);
+    });
+}
+
+TEST_F(RanksOutOfMemory, RanksStop) {
+    in_child([](Scene& scene) {
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                bool stopped = false;
+                const bool through = attempt([&] {
+                    const std::vector<Ranks> ranks = Ranks::of_threads(2);
+                    StopTogether first(ranks[0], {.stride = 1});
+                    StopTogether second(ranks[1]);
+                    static_cast<void>(first.step_end(false));
+                    static_cast<void>(second.step_end(true));
+                    static_cast<void>(first.step_end(false));
+                    stopped =
+                        first.step_end(false) && !second.step_end(false) && second.step_end(false);
+                });
+                return through && !stopped ? "they did not stop" : "";
+            },
+            10);
+    });
 }
 
 // A save that a rank refuses is never made, with or without memory to say so.

@@ -26,7 +26,16 @@ public:
 
     void put(const std::string& key, std::string_view value) override {
         std::unique_lock lock(world_.mutex_);
+        Seat& seat = world_.seats_[*this_rank];
+        if (world_.delay_ > nanoseconds::zero()) {
+            seat.waits = true;
+            seat.waits_for.clear();
+            seat.until = world_.now_ +
+                         nanoseconds(static_cast<std::int64_t>(
+                             world_.random_() % static_cast<std::uint64_t>(world_.delay_.count())));
+        }
         world_.take_turn(lock, *this_rank);
+        seat.waits = false;
         check();
         world_.values_.insert_or_assign(key, std::string(value));
     }

@@ -56,6 +56,8 @@ public:
     void add(const RankEvent& event) { events_.push_back(event); }
     /// The rename by which a rank ends a save of rank 0 does nothing: it only looks.
     void survivors_only_look() { only_look_ = true; }
+    /// Each message is there some time after it was sent, up to this; its rank waits for that.
+    void delay_messages(std::chrono::nanoseconds longest) { delay_ = longest; }
     /// Keeps a fork of the disks from before this operation of all of them.
     void cut_power_at(std::uint64_t operation) { cut_at_ = operation; }
     /// Runs `work` on each rank until all have ended.
@@ -102,6 +104,7 @@ private:
     std::vector<RankResult> results_;
     std::uint64_t operations_ = 0;
     bool only_look_ = false;
+    std::chrono::nanoseconds delay_{0};
     std::optional<std::uint64_t> cut_at_;
     std::optional<Disks> cut_;
     std::vector<RankResult> at_cut_;

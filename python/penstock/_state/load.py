@@ -18,7 +18,7 @@ import math
 import mmap
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from penstock import _core
@@ -169,17 +169,26 @@ def load(
 
 
 def load_from(
-    source: Any, map_location: Any, into: Any, names: Any, mapped: bool, dtype: str | None, pickle: bool, report: Any
+    source: Any,
+    map_location: Any,
+    into: Any,
+    names: Any,
+    mapped: bool,
+    dtype: str | None,
+    pickle: bool,
+    report: Any,
+    ready: Callable[[], object] = lambda: None,
 ) -> Any:
+    """ready: called when all is known to fit, and nothing has changed yet."""
     names = None if source.is_part else names
     if into is not None:
         # A name gives its value, a pattern gives a dict.
         into = {names: into} if isinstance(names, str) and not isinstance(into, Mapping) else into
-        found = _fill(source, into, names, pickle, report)
+        found = _fill(source, into, names, pickle, report, ready)
     elif names is None or (source.kind in ("safetensors", "index") and not isinstance(names, Mapping)):
-        found = _whole(source, map_location, mapped, dtype, pickle, report)  # what is not wanted was not opened
+        found = _whole(source, map_location, mapped, dtype, pickle, report, ready)  # what is not wanted was not opened
     else:
-        found = _named(source, map_location, names, mapped, dtype, report)
+        found = _named(source, map_location, names, mapped, dtype, report, ready)
     if names is None and not pickle:
         _pickled.warn(source)
     return found.get(names, found) if isinstance(names, str) else found
@@ -264,7 +273,15 @@ def without_data(source: Any, pickle: bool = False) -> tuple[Any, dict[int, int]
 # ---- the state, or a part of it
 
 
-def _whole(source: Any, map_location: Any, mapped: bool, dtype: str | None, pickle: bool, report: Any) -> Any:
+def _whole(
+    source: Any,
+    map_location: Any,
+    mapped: bool,
+    dtype: str | None,
+    pickle: bool,
+    report: Any,
+    ready: Callable[[], object],
+) -> Any:
     rows = source.rows
     if not rows:  # needs no torch
         return source.objects([], pickle)
@@ -277,6 +294,7 @@ def _whole(source: Any, map_location: Any, mapped: bool, dtype: str | None, pick
             if device is not None:
                 there[i] = torch.empty(rows[i][0], dtype=torch.uint8, device=device)
     wanted = [(i, there[i]) if i in there else i for i in range(len(rows))]
+    ready()
     storages = [
         there.pop(i).untyped_storage() if part is None else storage_over(*part)
         for i, part in enumerate(_read(source, wanted, mapped, report))
@@ -320,7 +338,15 @@ class Wish:
         return _torch().empty(view.shape, dtype=view.dtype, device=device)
 
 
-def _named(source: Any, map_location: Any, names: Any, mapped: bool, dtype: str | None, report: Any) -> dict[str, Any]:
+def _named(
+    source: Any,
+    map_location: Any,
+    names: Any,
+    mapped: bool,
+    dtype: str | None,
+    report: Any,
+    ready: Callable[[], object],
+) -> dict[str, Any]:
     path, (state, numbers) = source.path, without_data(source)
     found, of_store = list(_into.tensors(state)), source.kind == "checkpoint"
     if of_store:
@@ -338,6 +364,7 @@ def _named(source: Any, map_location: Any, names: Any, mapped: bool, dtype: str 
         if memory is not None:
             there[k], wanted[k] = memory, (items[k], memory)
     out = {}
+    ready()
     parts = list(_read(source, wanted, mapped, report))
     del wanted
     for k, i in enumerate(selection):
@@ -372,7 +399,7 @@ def _made(wish: Wish, memory: Any, at: int, length: int) -> Any:
 # ---- into tensors that exist
 
 
-def _fill(source: Any, into: Any, names: Any, pickle: bool, report: Any) -> Any:
+def _fill(source: Any, into: Any, names: Any, pickle: bool, report: Any, ready: Callable[[], object]) -> Any:
     """The elements of `into` are read where they are, or copied: see fill_plan.cpp. A file has to have the same names;
     what only a checkpoint has is in the result."""
     _into.check_kind(into)
@@ -404,6 +431,7 @@ def _fill(source: Any, into: Any, names: Any, pickle: bool, report: Any) -> Any:
         items.append(_into.number_of(view, numbers, name, path))
         _into.check_like(path, name, target, target.shape, view.dtype, view.shape)
     plan, copied, whole, shared = source.plan_fill(items, views, own, labels, names is None, boxes)
+    ready()
     _into.touched([*own, *(row[2] for row in boxes if row[2] is not None)])
     read = source.read(whole, plan, report)
     storages = {item: storage_over(*part) for item, part in zip(whole, read, strict=True)}

@@ -5,7 +5,7 @@ torch, NumPy and indices."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -190,6 +190,23 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         per_rank: Literal["own", "list"] = "own",
     ) -> Any:
         """Loads the state as it was saved; every chunk is checked. See CheckpointStore.load()."""
+        return self._load(map_location, into, names, device, dtype, pickle, progress, per_rank)
+
+    def _load(
+        self,
+        map_location: Any,
+        into: Any,
+        names: Any,
+        device: Any,
+        dtype: Any,
+        pickle: bool,
+        progress: Progress,
+        per_rank: str,
+        ready: Callable[[], object] | None = None,
+        moved: Callable[[int, int], object] | None = None,
+    ) -> Any:
+        """ready, moved: of a load by several ranks. ready() returns when all can load it. moved(done, total) shows
+        them that this one goes on."""
         pickle = bool(_arguments.flag("load", "pickle", pickle))
         report = reporter(progress, "load")
         map_location = placing("load", map_location, device, into)
@@ -199,7 +216,15 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         if into is not None and names is not None and not source.is_part:
             raise ValueError("load: into: names: expected the name of a part of the state, got those of tensors")
         self._check_per_rank(source, into, names)
-        return _load.load_from(source, map_location, into, names, False, dtype, pickle, report)
+        if ready is None or moved is None:
+            return _load.load_from(source, map_location, into, names, False, dtype, pickle, report)
+
+        def shown(done: int, total: int) -> None:
+            moved(done, total)
+            if report is not None:
+                report(done, total)
+
+        return _load.load_from(source, map_location, into, names, False, dtype, pickle, shown, ready)
 
     def _check_per_rank(self, source: Any, into: Any, names: Any) -> None:
         """What each rank has for itself is left in the source where other numbers of ranks saved and load."""

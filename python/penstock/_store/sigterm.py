@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One more save when the process gets SIGTERM.
+"""One more save when the process gets SIGTERM. Several ranks save it at the same step, whichever of them got the signal
+(StopTogether in penstock/ranks.hpp).
 
 Other processes of its group get the signal too (SLURM, `timeout` and terminals send it to all of them). What is forked
 inside the block gets back the handler that the process had before. The workers of a DataLoader ignore a SIGTERM that
@@ -7,6 +8,7 @@ their parent did not send, while it lives: torch raises in the parent when one o
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -16,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock import _core
-from penstock._base import arguments as _arguments
+from penstock._base import arguments as _arguments, log as _log
 
 if TYPE_CHECKING:
     from penstock._store.store import CheckpointStore
@@ -31,7 +33,9 @@ class SaveOnSigterm:
     """The guard of CheckpointStore.save_on_sigterm(). Main thread only; restores the old handler at its end. It does
     nothing in a forked child."""
 
-    def __init__(self, store: CheckpointStore, get_state: Callable[[], Any], exit_code: int, pinned: bool) -> None:
+    def __init__(
+        self, store: CheckpointStore, get_state: Callable[[], Any], exit_code: int, pinned: bool, wait_ms: int
+    ) -> None:
         # Checked now, so that a wrong argument is not found only at SIGTERM.
         self._get_state = _arguments.function("save_on_sigterm", "get_state", get_state)
         self._exit_code = _arguments.whole("save_on_sigterm", "exit_code", exit_code, 0, 255)
@@ -41,6 +45,9 @@ class SaveOnSigterm:
         self._process = 0
         self._step = 0
         self._leaving = False
+        self._wait_ms = wait_ms
+        self._together: Any = None
+        self._gone: OSError | None = None  # the mailbox of the ranks
         self.arrived = False
 
     def _handler(self, *_: object) -> None:
@@ -50,16 +57,31 @@ class SaveOnSigterm:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("save_on_sigterm: signals come to the main thread; use it there")
         self._process = os.getpid()
+        ranks = self._store._group
+        self._together = _core._checkpoint.StopTogether(None if ranks is None else ranks._ranks, self._wait_ms)
         self._old = signal.signal(signal.SIGTERM, self._handler)
         _active.append(self)
         _wrap_workers()
         return self
 
     def step_end(self, step: int) -> None:
-        """Call it when the state is consistent. After SIGTERM it saves the state as `step`, and raises SystemExit."""
+        """Call it when the state is consistent. After SIGTERM it saves the state as `step`, and raises SystemExit. With
+        several ranks each of them calls it for each step, and all save at the same one, some steps after SIGTERM came
+        to one of them. Raises OSError if rank 0 stands still, or if SIGTERM came and rank 0 is gone."""
         self._step = _arguments.whole("step_end", "step", step)
-        if self.arrived and self._process == os.getpid():
+        if self._process != os.getpid():
+            return
+        try:
+            stops = self._together.step_end(self.arrived)
+        except OSError as gone:
+            if gone.errno != errno.ECONNRESET:
+                raise
+            self._gone, stops = gone, False  # rank 0 may have ended well, after the last step
+            _log.logger.info("save_on_sigterm: %s", gone)
+        if stops:
             self._leave()
+        elif self.arrived and self._gone is not None:
+            raise self._gone
 
     def _leave(self) -> None:
         try:
@@ -70,20 +92,40 @@ class SaveOnSigterm:
         self._store.save(self._get_state(), self._step, pinned=self._pinned)
         raise SystemExit(self._exit_code)
 
-    def __exit__(self, kind: Any, *_: object) -> None:
+    def __exit__(self, _kind: Any, error: BaseException | None, *_: object) -> None:
         if self._process != os.getpid():
             return
-        _active.remove(self)
-        if not _active:
-            _unwrap_workers()
-        signal.signal(signal.SIGTERM, self._old if self._old is not None else signal.SIG_DFL)
-        if self._leaving or not self.arrived:
-            return
-        if kind is None:
+        stops = False
+        try:
+            stops = not self._leaving and self._stops_at_end(error)
+        finally:
+            _active.remove(self)
+            if not _active:
+                _unwrap_workers()
+            signal.signal(signal.SIGTERM, self._old if self._old is not None else signal.SIG_DFL)
+        if stops:
             self._leave()
-        else:
-            # Another exception ends the training: the signal goes to the next handler.
+        elif self.arrived and not self._leaving:
+            # Another exception ends the training, or the other ranks are done: the signal goes to the next handler.
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def _stops_at_end(self, error: BaseException | None) -> bool:
+        """Whether all ranks save once more, at the end of the block."""
+        if error is not None:
+            if self._together.leave():  # the others are to save, and need not wait for this rank
+                self._store._store.refuse_save(f"{type(error).__name__}: {error}")
+            return False
+        try:
+            stops = bool(self._together.end(self.arrived))
+        except OSError as gone:
+            if gone.errno != errno.ECONNRESET:
+                raise
+            stops = False  # rank 0 has ended
+        if self.arrived and not stops:
+            _log.warn(
+                "save_on_sigterm: SIGTERM came when the other ranks had ended their steps: nothing was saved for it"
+            )
+        return stops
 
 
 # ---- forked children

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from penstock import _core
 from penstock._base import arguments as _arguments, children as _children, log as _log
-from penstock._base.errors import Unsupported, from_core
+from penstock._base.errors import from_core
 from penstock._base.modes import untraced
 from penstock._base.progress import Progress, reporter
 from penstock._state import streamed as _streamed
@@ -35,8 +35,8 @@ _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
 def _counted(call: _Call) -> _Call:
-    """A save that counts as this rank's turn whatever it raises: before the compiled part begins one (an argument, a
-    state that cannot be saved, Ctrl-C), it ends the save on the other ranks."""
+    """A save or load that counts as this rank's turn whatever it raises: before the compiled part begins one (an
+    argument, a state that cannot be saved, Ctrl-C), it ends that of the other ranks."""
 
     @functools.wraps(call)
     def counted(self: CheckpointStore, *arguments: Any, **keywords: Any) -> Any:
@@ -83,10 +83,11 @@ class CheckpointStore:
     ranks: the ranks that save together, such as penstock.Ranks.torch(). Each rank calls each save, with the same step,
         and states of one structure. DTensors, Slice and FlatSlice are parts of tensors, which have to tile them. Other
         tensors and values are the same on all ranks, and are written once. A save returns on no rank before the
-        checkpoint is durable; what fails on one rank fails on all. Any number of processes loads it. `pinned` and
-        `metadata` are rank 0's. Saves are called in one order on all ranks, so by one thread at a time.
-    rank_wait_s: seconds after which a rank that stands still, or does not call save(), has failed. A slow one is
-        waited for.
+        checkpoint is durable; what fails on one rank fails on all. load() is one of all ranks, too. Any number of
+        processes loads it. `pinned` and `metadata` are rank 0's. Saves and loads are called in one order on all ranks,
+        so by one thread at a time.
+    rank_wait_s: seconds after which a rank that stands still, or does not call save() or load(), has failed. A slow
+        one is waited for.
 
     Safe to use from several threads; saves run one after another."""
 
@@ -135,6 +136,7 @@ class CheckpointStore:
         if ranks is not None and not isinstance(ranks, Ranks):
             raise TypeError(f"CheckpointStore: ranks: expected penstock.Ranks, got {_arguments.got(ranks)}")
         rank_wait_s = min(_arguments.seconds("CheckpointStore", "rank_wait_s", rank_wait_s), _COUNT_MAX / 1000)
+        rank_wait_ms = max(1, int(rank_wait_s * 1000))
         lock_wait_s = min(_arguments.seconds("CheckpointStore", "lock_wait_s", lock_wait_s), _WAIT_MAX_S)
         self._store = _core._checkpoint.Store(
             folders,
@@ -152,9 +154,9 @@ class CheckpointStore:
             lock_wait_ms=round(lock_wait_s * 1000),
             cache=cache,
             ranks=None if ranks is None else ranks._ranks,
-            rank_wait_ms=max(1, int(rank_wait_s * 1000)),
+            rank_wait_ms=rank_wait_ms,
         )
-        self._folders = folders
+        self._folders, self._group, self._rank_wait_ms = folders, ranks, rank_wait_ms
         self._ranks = 1 if ranks is None else ranks.count
 
     def __repr__(self) -> str:
@@ -343,6 +345,7 @@ class CheckpointStore:
     ) -> dict[str, Any]: ...
     # fmt: on
 
+    @_counted
     @_arguments.named
     def load(
         self,
@@ -369,35 +372,44 @@ class CheckpointStore:
         per_rank: "own" gives this rank what it saved as a PerRank, and is a ValueError where another number of ranks
             saved; "list" gives a list with the values of all ranks that saved (None where a rank had none).
 
+        With several ranks, each of them calls it, and all load the same checkpoint, which rank 0 names: step and
+            generation are the same on all. The other arguments are each rank's own, also the parts in `into`. None is
+            filled before all ranks can load what they want. A checkpoint that one rank finds to be damaged is skipped
+            by all, and any other error of one is raised on all. Saves in flight finish first. A rank that wants to
+            load alone takes open(generation), or a store without ranks.
+
         Raises penstock.Damaged with file and tensor, KeyError for an unknown name, FileNotFoundError if none is valid.
         Errors of the machine (open files, memory, a permission) are raised as they are. So are errors of the system (a
         disk that cannot be read) if no checkpoint can be used."""
         names = None if names is None else _arguments.texts("load", "names", names)
-        how = {"into": into, "names": names, "device": device, "dtype": dtype, "pickle": pickle, "progress": progress}
-        how["per_rank"] = per_rank
+        how = (map_location, into, names, device, dtype, pickle, progress, per_rank)
         if generation is not None:
             if step is not None:
                 raise ValueError(f"load: expected generation or step, got generation={generation!r} and step={step!r}")
-            with self.open(generation) as checkpoint:
-                return checkpoint.load(map_location, **how)
+            generation = _arguments.whole("load", "generation", generation)
+            if self._ranks == 1:
+                with self.open(generation) as checkpoint:
+                    return checkpoint._load(*how)
         step = None if step is None else _arguments.whole("load", "step", step)
-        loaded, reasons = [], {}
+        loaded, reasons = None, {}
 
-        def use(opened: Any) -> None:
+        def use(opened: Any, ready: Any, moved: Any) -> None:
+            nonlocal loaded
+            loaded = None  # what was read of one that was passed over
             with Checkpoint._of(opened) as checkpoint:
-                loaded.append(checkpoint.load(map_location, **how))
+                loaded = (checkpoint._load(*how, ready, moved),)
 
         def passed_over(path: str, why: str) -> None:
             reasons[os.path.basename(path)] = why
             self._skipped(path, why)
 
-        self._store.open_newest(step, use, passed_over)
-        if loaded:
+        found = self._store.load(step, generation, use, passed_over)
+        if found is not None and loaded is not None:
             return loaded[0]
-        if step is not None and reasons:  # the newest raises what is wrong, with file, place and tensor
+        if step is not None and reasons and self._ranks == 1:  # the newest raises what is wrong, with file and tensor
             newest = max(reasons, key=lambda name: int(name.split("-")[0]))
             with Checkpoint(os.path.join(self._folders[0], newest)) as checkpoint:
-                return checkpoint.load(map_location, **how)
+                return checkpoint._load(*how)
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}{self._steps_for_message(step)}"
         but = "; ".join(f"'{name}': {why}" for name, why in reasons.items())
         why = (f", but {but}" if but else "") + "; list() names those that are there"
@@ -467,8 +479,8 @@ class CheckpointStore:
         The workers of a torch DataLoader that are started inside the block ignore a SIGTERM that their parent did not
         send, while it lives. Other children that are forked inside it have the handler from before the block.
 
-        Raises penstock.Unsupported for a store of several ranks: they do not agree on a step yet."""
-        if self._ranks > 1:
-            why = "save_on_sigterm: the ranks of this store do not agree on a step yet; save every few steps"
-            raise Unsupported(why, path=self._folders[0])
-        return SaveOnSigterm(self, get_state, exit_code, pinned)
+        Several ranks: each of them opens the block and calls step_end() for each step. SIGTERM to any of them, or to
+        several, makes all save at the same step and leave: one or two steps later, and 16 to 32 where a step takes some
+        ms only. No collective operation and no wait for a rank that is behind. If the loop ends before that step, the
+        end of the block saves. There, ranks wait for rank 0."""
+        return SaveOnSigterm(self, get_state, exit_code, pinned, self._rank_wait_ms)

@@ -4,6 +4,7 @@
 #include "ranks/message.hpp"
 
 #include <bit>
+#include <utility>
 
 namespace penstock::store {
 
@@ -28,6 +29,16 @@ std::vector<T> read_list(MessageReader& in, const Read& read) {
         list.push_back(read());
     }
     return list;
+}
+
+void write_optional(MessageWriter& out, const std::optional<std::uint64_t>& number) {
+    out.number(number ? 1 : 0).number(number.value_or(0));
+}
+
+std::optional<std::uint64_t> read_optional(MessageReader& in) {
+    const bool is_there = in.number() != 0;
+    const std::uint64_t number = in.number();
+    return is_there ? std::optional(number) : std::nullopt;
 }
 
 }  // namespace
@@ -124,6 +135,45 @@ SaveWritten SaveWritten::from(std::string_view message) {
     SaveWritten out;
     out.share = in.number();
     out.note = in.text();
+    in.end();
+    return out;
+}
+
+std::string LoadOffer::message() const {
+    MessageWriter out;
+    out.text(name).number(manifest);
+    write_optional(out, step);
+    write_optional(out, generation);
+    return out.take();
+}
+
+LoadOffer LoadOffer::from(std::string_view message) {
+    MessageReader in(message);
+    LoadOffer out;
+    out.name = in.text();
+    out.manifest = in.number();
+    out.step = read_optional(in);
+    out.generation = read_optional(in);
+    in.end();
+    return out;
+}
+
+std::string LoadVerdict::message() const {
+    MessageWriter out;
+    out.number(goes_on ? 1 : 0).number(is_loaded ? 1 : 0);
+    write_list(out, passed_over, [&](const auto& one) { out.text(one.first).text(one.second); });
+    return out.take();
+}
+
+LoadVerdict LoadVerdict::from(std::string_view message) {
+    MessageReader in(message);
+    LoadVerdict out;
+    out.goes_on = in.number() != 0;
+    out.is_loaded = in.number() != 0;
+    out.passed_over = read_list<std::pair<std::string, std::string>>(in, [&] {
+        std::string name = in.text();
+        return std::pair(std::move(name), in.text());
+    });
     in.end();
     return out;
 }

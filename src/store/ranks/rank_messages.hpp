@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks tell each other during a save. Small: names and sums. The rest goes through the folder
-// of the checkpoint.
+// What ranks tell each other during a save or a load. Small: names and sums. The rest goes through
+// the folder of the checkpoint.
 #pragma once
 
 #include <penstock/checkpoint.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace penstock::store {
@@ -21,6 +23,10 @@ inline constexpr const char* kAssignedStage = "assigned";
 inline constexpr const char* kReadyStage = "ready";
 inline constexpr const char* kGoStage = "go";
 inline constexpr const char* kWrittenStage = "written";
+inline constexpr const char* kTakeStage = "take";
+inline constexpr const char* kCheckedStage = "checked";
+inline constexpr const char* kFillStage = "fill";
+inline constexpr const char* kFilledStage = "filled";
 
 /// From rank 0: the save, and where it goes. Names without their folders, because ranks may mount
 /// them elsewhere.
@@ -81,6 +87,29 @@ struct SaveWritten {
 
     [[nodiscard]] std::string message() const;
     [[nodiscard]] static SaveWritten from(std::string_view message);
+};
+
+/// From rank 0: the checkpoint to load.
+struct LoadOffer {
+    std::string name;  ///< of its folder; empty: no checkpoint is left
+    std::uint64_t manifest = 0;
+    /// As rank 0 was asked, for the others to compare.
+    std::optional<std::uint64_t> step;
+    std::optional<std::uint64_t> generation;
+
+    [[nodiscard]] std::string message() const;
+    [[nodiscard]] static LoadOffer from(std::string_view message);
+};
+
+/// The verdict of a load that goes on, or has an end without an error.
+struct LoadVerdict {
+    bool goes_on = false;  ///< with the checkpoint before: another exchange follows
+    bool is_loaded = false;
+    /// At the end: the names of the checkpoints that were passed over, and why; some newest ones.
+    std::vector<std::pair<std::string, std::string>> passed_over;
+
+    [[nodiscard]] std::string message() const;
+    [[nodiscard]] static LoadVerdict from(std::string_view message);
 };
 
 /// The verdict of a save that is there: what save() returns, but for the path and the metadata.

@@ -376,20 +376,20 @@ void await_verdict(Conversation& talk) {
 
 }  // namespace
 
-Error error_of(const std::exception_ptr& thrown) {
+Error error_of(const std::exception_ptr& thrown, const char* operation) {
     std::string what = "an unknown error";
     try {
         std::rethrow_exception(thrown);
     } catch (const Error& error) {
         return error;
     } catch (const std::bad_alloc&) {
-        return {ErrorCode::kOutOfMemory, ENOMEM, kRankSave, {}, kNoOffset, "memory ran out"};
+        return {ErrorCode::kOutOfMemory, ENOMEM, operation, {}, kNoOffset, "memory ran out"};
     } catch (const std::exception& error) {
         what = error.what();
     } catch (...) {
         what += ", which is no std::exception";
     }
-    return {ErrorCode::kSystem, 0, kRankSave, {}, kNoOffset, what};
+    return {ErrorCode::kSystem, 0, operation, {}, kNoOffset, what};
 }
 
 WrittenShards lead_save(Conversation& talk, const ranks::Group& group, const SaveContext& context,

@@ -51,6 +51,6 @@ namespace penstock::store {
                                          const std::function<void()>& begin);
 
 /// The form in which an exception of any type is told to the other ranks.
-[[nodiscard]] Error error_of(const std::exception_ptr& thrown);
+[[nodiscard]] Error error_of(const std::exception_ptr& thrown, const char* operation = kRankSave);
 
 }  // namespace penstock::store
