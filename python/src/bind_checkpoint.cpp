@@ -328,7 +328,7 @@ void bind_store(nb::module_& m) {
                std::uint64_t keep_every_steps, std::uint32_t keep_best, nb::handle metric,
                bool greater_is_better, std::uint64_t shard_bytes, bool checksums, bool incremental,
                bool read_back, std::uint64_t host_memory, std::uint32_t lock_wait_ms,
-               nb::handle cache, nb::handle ranks, std::uint32_t rank_wait_ms) {
+               nb::handle cache, nb::handle ranks, std::uint32_t rank_wait_ms, bool at_path) {
                 StoreOptions options;
                 options.keep = keep;
                 options.keep_every = keep_every;
@@ -344,6 +344,7 @@ void bind_store(nb::module_& m) {
                 options.host_memory_bytes = host_memory;
                 options.ranks = ranks_of(ranks);
                 options.rank_wait_ms = rank_wait_ms;
+                options.at_path = options.values_of_rank_0 = at_path;
                 new (self) StoreObject(paths_of(folders), options);
             },
             nb::arg("folders"), nb::arg("keep"), nb::arg("keep_every"), nb::arg("keep_every_steps"),
@@ -351,7 +352,7 @@ void bind_store(nb::module_& m) {
             nb::arg("shard_bytes"), nb::arg("checksums"), nb::arg("incremental"),
             nb::arg("read_back"), nb::arg("host_memory"), nb::arg("lock_wait_ms"),
             nb::arg("cache").none(), nb::arg("ranks").none() = nb::none(),
-            nb::arg("rank_wait_ms") = StoreOptions().rank_wait_ms)
+            nb::arg("rank_wait_ms") = StoreOptions().rank_wait_ms, nb::arg("at_path") = false)
         .def("refuse_save", [](StoreObject& self, nb::handle why) { self.refuse_save(text(why)); })
         .def_static("has_called", has_called_store)
         .def_static("forget_call", forget_call)

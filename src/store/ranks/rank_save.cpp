@@ -177,7 +177,8 @@ SaveOffer offer_of(const SaveContext& context, const UnfinishedCheckpoint& folde
     return offer;
 }
 
-void compare(const SaveReady& mine, const SaveReady& theirs, const std::string& name) {
+void compare(const SaveReady& mine, const SaveReady& theirs, const std::string& name,
+             bool values_of_rank_0, std::string& note) {
     if (theirs.step != mine.step) {
         refuse_ranks(
             fmt::format("{} saves step {}, and rank 0 step {}; each rank saves the same step", name,
@@ -194,7 +195,10 @@ void compare(const SaveReady& mine, const SaveReady& theirs, const std::string& 
                         "global_shape",
                         name));
     }
-    if (theirs.structure != mine.structure) {
+    if (theirs.structure != mine.structure && values_of_rank_0) {
+        append_note(note,
+                    fmt::format("{} has other values than rank 0, whose values were saved", name));
+    } else if (theirs.structure != mine.structure) {
         refuse_ranks(
             fmt::format("{} has another structure, or other values in it, than rank 0", name));
     }
@@ -219,11 +223,11 @@ void check_room(const SaveContext& context, std::span<const std::uint64_t> neede
 }
 
 void check_ready(const SaveContext& context, const ranks::Group& group, const SaveReady& mine,
-                 std::span<const std::string> messages) {
+                 std::span<const std::string> messages, std::string& note) {
     std::vector<std::uint64_t> needed = mine.bytes;
     for (std::uint32_t rank = 1; rank < messages.size(); ++rank) {
         const SaveReady ready = SaveReady::from(messages[rank]);
-        compare(mine, ready, group.name_of(rank));
+        compare(mine, ready, group.name_of(rank), context.options.values_of_rank_0, note);
         for (std::size_t i = 0; i < needed.size(); ++i) {
             needed[i] += std::min(ready.bytes[i], UINT64_MAX - needed[i]);
         }
@@ -362,11 +366,15 @@ CheckpointInfo judge(const SaveContext& context, const std::optional<SaveOffer>&
         throw failed("this rank had not begun to save");
     }
     const std::string& store = context.folders.front();
-    const std::string named = join(store, offer->name);
+    const std::string named = context.named_path(offer->name);
     try {
-        if (!rename_away(context.files, store, join(store, offer->unfinished), offer->generation,
-                         context.random()) &&
-            is_there(context.files, named)) {
+        if (context.place.empty() || is_there(context.files, store)) {
+            // At a place, an older checkpoint may have that path by now.
+            rename_away(context.files, store, join(store, offer->unfinished), offer->generation,
+                        context.random());
+        }
+        if (is_there(context.files, named)) {
+            context.files.sync_folder(base::folder_of(named));
             const Manifest manifest = read_manifest(context.engine, context.files, named);
             if (manifest.store == offer->store && manifest.generation == offer->generation &&
                 manifest.saved_unix_ns == offer->saved_unix_ns) {
@@ -420,9 +428,11 @@ WrittenShards lead_save(Conversation& talk, const ranks::Group& group, const Sav
     const SaveOffer offer = offer_of(context, folder, options, last, generation);
     talk.announce(kOfferStage, offer.message());
     const SaveReady ready = share.plan(last, offer);
-    check_ready(context, group, ready, talk.gather(kReadyStage));
+    std::string note;
+    check_ready(context, group, ready, talk.gather(kReadyStage), note);
     talk.announce(kGoStage, {});
     WrittenShards out = share.write(folder);
+    append_note(out.note, note);
     const std::vector<std::string> written = talk.gather(kWrittenStage);
     std::vector<Manifest> shares(written.size());
     shares.front() = std::move(out.manifest);
@@ -449,7 +459,7 @@ CheckpointInfo follow_save(Conversation& talk, const ranks::Group& group,
             refuse_ranks("the mailbox has the verdict of another run; each run needs an empty one");
         }
         CheckpointInfo info = info_from(verdict);
-        info.path = join(context.folders.front(), offer->name);
+        info.path = context.named_path(offer->name);
         info.pinned = options.pinned;
         info.metadata = metadata_of(options, state);
         return info;
@@ -464,7 +474,7 @@ CheckpointInfo follow_save(Conversation& talk, const ranks::Group& group,
             agreed.checksums = offer->checksums;
             agreed.incremental = offer->incremental;
             const SaveContext here{context.engine, context.files,  context.folders, agreed,
-                                   context.random, context.speeds, offer->store};
+                                   context.random, context.speeds, offer->store,    context.place};
             UnfinishedFolder folder(context.files, context.folders,
                                     names_of(*offer, context.folders, name));
             find_folders(talk, here, folder.names(), name);
