@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/keep/place.hpp"
 
+#include "base/assert.hpp"
 #include "base/path.hpp"
 #include "base/raise.hpp"
 #include "store/identity/identity.hpp"
@@ -233,6 +234,8 @@ void CheckpointPlace::carry(const std::string& unfinished) {
 }
 
 void CheckpointPlace::put(const std::string& unfinished) {
+    PENSTOCK_ASSERT(put_ == Put::kNothing);
+    PENSTOCK_ASSERT(base::folder_of(unfinished) == work_);
     if (!is_there(files_, path_)) {
         try {
             files_.rename(unfinished, path_);
@@ -313,6 +316,7 @@ void CheckpointPlace::clear(const Folder& work, const std::string& name) {
         leave_it(join(work_, name), "it is no folder, and no save makes it");
         return;
     }
+    PENSTOCK_ASSERT(work.path() == work_);  // own_names() is of what a save made
     const Folder folder = work.open_folder(name);
     const std::set<std::string> own = own_names(folder, true);
     bool all = true;
