@@ -151,7 +151,9 @@ struct StoreOptions {
     /// same order.
     Ranks ranks = {};
     /// The structures of the ranks may have other values (the state of a random generator, a time):
-    /// those of rank 0 are saved, and CheckpointInfo::note names the ranks. Else they are an error.
+    /// those of rank 0 are saved, and CheckpointInfo::note names the ranks. It also names ranks
+    /// whose whole tensors below 1 MiB, on the host, have other contents. Else other values are an
+    /// error, and contents are not compared.
     bool values_of_rank_0 = false;
     /// A rank that does not move for so long has failed: the save ends, and its error names the
     /// rank. A slow rank is waited for.

@@ -113,18 +113,25 @@ def test_fsdp2_is_saved_over_an_older_one_and_loaded_by_others(tmp_path):
 
 
 def save_different_values(rank, folder):
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        ours.save({"a": torch.ones(3), "of": f"rank {rank}"}, checkpoint_id=f"{folder}/c")
-    return [str(one.message) for one in seen]
+    said = []
+    for name, value in (("value", f"{rank}"), ("tensor", torch.tensor(rank)), ("none", torch.ones(3))):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            ours.save({"a": torch.ones(3), "of": value}, checkpoint_id=f"{folder}/{name}")
+        said.append(" ".join(str(one.message) for one in seen))
+    return said
 
 
-def test_values_that_differ_are_those_of_rank_0_and_a_warning(tmp_path):
+def test_replicas_that_differ_are_those_of_rank_0_and_a_warning(tmp_path):
     said = run_ranks(2, tmp_path / "r", save_different_values, str(tmp_path))
-    assert any("rank 1 of 2" in text and "other values than rank 0" in text for text in said[0]), said
-    state = {"of": ""}
-    ours.load(state, checkpoint_id=tmp_path / "c")
-    assert state["of"] == "rank 0"
+    for value, tensor, none in said:
+        assert "rank 1 of 2" in value and "has other values than rank 0" in value
+        assert "rank 1 of 2" in tensor and "other contents of tensors" in tensor
+        assert "rank 0" not in none
+    for name, expected in (("value", "0"), ("tensor", torch.tensor(0))):
+        state = {"of": "" if name == "value" else torch.tensor(9)}
+        ours.load(state, checkpoint_id=tmp_path / name)
+        assert state["of"] == expected
 
 
 class Failing:

@@ -18,7 +18,6 @@ from concurrent.futures import Future
 from typing import Any
 
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
 from torch.distributed.checkpoint.stateful import Stateful
 
 from penstock.dcp import _hand_over, _saves, _states
@@ -53,8 +52,8 @@ def save(
     Raises TypeError with the key for another object, and an error on all ranks if one of them fails."""
     path = _path_of(checkpoint_id, storage_writer, StorageWriter, _hand_over.is_plain_save(planner))
     if path is None:
-        return _hand_over.save(
-            state_dict, checkpoint_id=checkpoint_id, storage_writer=storage_writer, planner=planner,
+        return _hand_over.call(
+            _hand_over.save, state_dict, checkpoint_id=checkpoint_id, storage_writer=storage_writer, planner=planner,
             process_group=process_group, no_dist=no_dist, use_collectives=use_collectives,
         )  # fmt: skip
     store = _saves.store_at(path, process_group, no_dist)
@@ -85,9 +84,9 @@ def async_save(
     path = _path_of(checkpoint_id, storage_writer, StorageWriter, _hand_over.is_plain_save(planner))
     if path is None:
         kind = {} if async_checkpointer_type is None else {"async_checkpointer_type": async_checkpointer_type}
-        return _hand_over.async_save(
-            state_dict, checkpoint_id=checkpoint_id, storage_writer=storage_writer, planner=planner,
-            process_group=process_group, async_stager=async_stager, no_dist=no_dist,
+        return _hand_over.call(
+            _hand_over.async_save, state_dict, checkpoint_id=checkpoint_id, storage_writer=storage_writer,
+            planner=planner, process_group=process_group, async_stager=async_stager, no_dist=no_dist,
             use_collectives=use_collectives, **kind,
         )  # fmt: skip
     store = _saves.store_at(path, process_group, no_dist)
@@ -98,6 +97,8 @@ def async_save(
     if staged is None:
         return _saves.begin(store, state, default, True, metadata)
     if isinstance(staged, Future):
+        from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
+
         saved = _saves.begin_when(store, staged, default, metadata)
         return AsyncSaveResponse(staging_completion=staged, upload_completion=saved)
     future = _saves.begin(store, staged, default, False, metadata)
@@ -128,8 +129,8 @@ def load(
     """
     path = _path_of(checkpoint_id, storage_reader, StorageReader, _hand_over.is_plain_load(planner))
     if path is None or not _hand_over.is_ours(path):
-        _hand_over.load(
-            state_dict, checkpoint_id=checkpoint_id, storage_reader=storage_reader, planner=planner,
+        _hand_over.call(
+            _hand_over.load, state_dict, checkpoint_id=checkpoint_id, storage_reader=storage_reader, planner=planner,
             process_group=process_group, no_dist=no_dist,
         )  # fmt: skip
         return

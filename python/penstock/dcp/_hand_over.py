@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from typing import Any
 
@@ -37,6 +38,12 @@ def is_ours(path: Any) -> bool:
     """Whether a folder has a checkpoint of ours, and none of torch that was saved over it."""
     path = os.fspath(path)
     return os.path.isfile(os.path.join(path, MANIFEST)) and not os.path.isfile(os.path.join(path, METADATA))
+
+
+def call(function: Any, state_dict: Any, **keywords: Any) -> Any:
+    """Of torch's own, with the keywords that this version of torch has."""
+    known = inspect.signature(function).parameters
+    return function(state_dict, **{name: value for name, value in keywords.items() if name in known})
 
 
 _MODULES = (checkpoint, state_dict_saver, state_dict_loader, filesystem)

@@ -127,5 +127,5 @@ def _on_a_thread(store: PathStore, work: Callable[[], Any]) -> Future[Any]:
 
 def _warn(info: Any) -> None:
     """Of ranks whose values differ."""
-    if "other values than rank 0" in info.note:
+    if "has other values than rank 0" in info.note:
         _log.warn(f"save: '{info.path}': {info.note}")

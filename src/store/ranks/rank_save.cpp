@@ -108,6 +108,7 @@ public:
           state_(state),
           own_(state, group),
           options_(options),
+          look_(options.look),
           name_(share_name(group.ranks().number())),
           shards_after_(group.ranks().number() * kShardsOfARank),
           progress_(shown_progress(talk, options.progress), kRankSave) {
@@ -122,6 +123,9 @@ public:
                         .structure = hash_of(state_.structure),
                         .whole = hash_of_whole_tensors(state_),
                         .bytes = {}};
+        if (context_.options.values_of_rank_0) {
+            ready.structure += hash_of_small_contents(state_, look_);
+        }
         plan_.emplace(plan_save(context_, own_.state(), options_, last, offer.generation, sums_,
                                 progress_, {.name = name_, .shards_after = shards_after_}));
         plan_->saved_unix_ns = offer.saved_unix_ns;
@@ -145,6 +149,7 @@ private:
     const State& state_;
     const OwnState own_;
     SaveOptions options_;
+    const MemoryLook look_;  // of the whole state
     const std::string name_;
     const std::uint64_t shards_after_;
     stream::ProgressClock progress_;
@@ -196,8 +201,9 @@ void compare(const SaveReady& mine, const SaveReady& theirs, const std::string& 
                         name));
     }
     if (theirs.structure != mine.structure && values_of_rank_0) {
-        append_note(note,
-                    fmt::format("{} has other values than rank 0, whose values were saved", name));
+        append_note(note, fmt::format("{} has other values than rank 0, or other contents of "
+                                      "tensors below 1 MiB; those of rank 0 were saved",
+                                      name));
     } else if (theirs.structure != mine.structure) {
         refuse_ranks(
             fmt::format("{} has another structure, or other values in it, than rank 0", name));

@@ -158,6 +158,25 @@ std::uint64_t hash_of_whole_tensors(const State& state) {
     return sum;
 }
 
+std::uint64_t hash_of_small_contents(const State& state, const MemoryLook& look) {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+        const StateTensor& tensor = state.tensors[i];
+        if (is_part(tensor) || tensor.data.bytes >= kSmallBytes ||
+            tensor.data.kind != MemoryKind::kHost) {
+            continue;
+        }
+        if (look && !tensor.is_copy && look({&i, 1})) {
+            return 0;  // the save itself reports it
+        }
+        const std::string text =
+            fmt::format("{}\n{}", tensor.name,
+                        stream::content_hash(std::span(tensor.data.data, tensor.data.bytes)));
+        sum += stream::content_hash(std::as_bytes(std::span(text)));
+    }
+    return sum;
+}
+
 CheckpointMetadata unwritten_tensors(const State& state, std::span<const std::size_t> own) {
     std::unordered_set<std::string_view> names;
     for (const std::size_t i : own) {

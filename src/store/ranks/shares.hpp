@@ -25,6 +25,9 @@ namespace penstock::store {
                                                        std::uint32_t count);
 /// Equal for states whose whole tensors are the same, in any order: names, types and shapes.
 [[nodiscard]] std::uint64_t hash_of_whole_tensors(const State& state);
+/// Equal for states whose small whole tensors, which rank 0 writes, have the same contents, in any
+/// order. Only those on the host are read; `look`: as SaveOptions::look, or empty.
+[[nodiscard]] std::uint64_t hash_of_small_contents(const State& state, const MemoryLook& look);
 /// The metadata of a rank's share: names of tensors of which it has a slice, and writes none. Some
 /// other rank has to. `own`: tensors_of_rank().
 [[nodiscard]] CheckpointMetadata unwritten_tensors(const State& state,
