@@ -29,6 +29,7 @@ PARTS = {
     # adapters
     "deepnvme": (*CORE, TABLE, "_deepnvme_hook", "_measure"),  # its commands have the frame of all commands
     "_deepnvme_hook": (),
+    "dcp": CORE,
     "features": CORE,
     "lightning": (*CORE, TABLE),
     "plan": CORE,

@@ -30,6 +30,7 @@ PAGES = {
         "docs/python.md",
         "docs/checkpoint.md",
         "docs/ranks.md",
+        "docs/dcp.md",
         "docs/deepnvme.md",
         "docs/lightning.md",
         "docs/transformers.md",

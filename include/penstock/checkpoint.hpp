@@ -123,6 +123,12 @@ struct StoreOptions {
     Metric metric = {};
     std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< approximate size of the tensors in a
                                                            ///< shard
+    /// The one folder of the store is the path of one checkpoint, which each save replaces: it is
+    /// the older one or the new one at any moment, never a mix, and what else lies in it stays. A
+    /// Checkpoint opens it by that path; the store's other calls find nothing, and options about
+    /// more than one checkpoint have no meaning. A path that holds what may not be replaced (the
+    /// folder of a store, a manifest that cannot be read) is refused. The lock lasts for a save.
+    bool at_path = false;
     bool checksums = true;  ///< for every chunk; without them nothing can be verified
     /// Shards whose tensors did not change since the last checkpoint are linked, not written.
     /// Needs checksums.

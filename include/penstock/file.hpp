@@ -171,6 +171,9 @@ public:
     [[nodiscard]] File open(const std::string& path, const FileOptions& options = {}) const;
     /// Replaces `to` atomically if it exists.
     void rename(const std::string& from, const std::string& to) const;
+    /// Exchanges two names of one file system, atomically; both have to be there. EINVAL or ENOSYS
+    /// where the file system has no such operation.
+    void exchange(const std::string& one, const std::string& other) const;
     /// Makes a second name for the same file.
     void link(const std::string& from, const std::string& to) const;
     /// Makes a symbolic link to `target`, which may be missing. Never replaces.

@@ -243,6 +243,10 @@ void FileSystem::rename(const std::string& from, const std::string& to) const {
     unwrap(of("rename", to).rename(from, to));
 }
 
+void FileSystem::exchange(const std::string& one, const std::string& other) const {
+    unwrap(of("exchange", one).exchange(one, other));
+}
+
 void FileSystem::link(const std::string& from, const std::string& to) const {
     unwrap(of("link", to).link(from, to));
 }

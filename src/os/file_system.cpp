@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+
 namespace penstock::os {
 
 namespace {
@@ -16,6 +18,10 @@ base::Failure lacks(const char* operation, const std::string& path) {
 
 base::Result<std::unique_ptr<FileLock>> Folder::lock() {
     return lacks("lock folder", path_);
+}
+
+base::Result<void> FileSystem::exchange(const std::string& one, const std::string& /*other*/) {
+    return base::fail(base::system_error(ENOSYS, "exchange", one));
 }
 
 base::Result<void> FileSystem::symbolic_link(const std::string& /*target*/,

@@ -79,6 +79,10 @@ public:
     /// Replaces `to` atomically when it is there.
     [[nodiscard]] virtual base::Result<void> rename(const std::string& from,
                                                     const std::string& to) = 0;
+    /// Exchanges two names atomically; ENOENT unless both are there, EINVAL or ENOSYS where the
+    /// file system cannot.
+    [[nodiscard]] virtual base::Result<void> exchange(const std::string& one,
+                                                      const std::string& other);
     /// A second name for the same file; EEXIST when `to` is there.
     [[nodiscard]] virtual base::Result<void> link(const std::string& from,
                                                   const std::string& to) = 0;

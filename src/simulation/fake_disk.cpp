@@ -451,6 +451,15 @@ int FakeDisk::rename(const std::string& from, const std::string& to) {
     return refused;
 }
 
+int FakeDisk::exchange(const std::string& one, const std::string& other) {
+    announce(DiskCall::kExchange, one);
+    const std::lock_guard lock(mutex_);
+    if (const int refused = step(DiskCall::kExchange, one)) {
+        return refused;
+    }
+    return shape_.exchanges ? names_.exchange(one, other) : EINVAL;
+}
+
 int FakeDisk::link(const std::string& from, const std::string& to) {
     announce(DiskCall::kLink, to);
     const std::lock_guard lock(mutex_);

@@ -52,6 +52,7 @@ struct DiskShape {
     bool hollow = false;      ///< keeps no bytes and touches no memory
     bool syncs_data = true;   ///< false: a sync of a file makes at most its name durable
     bool syncs_names = true;  ///< false: no sync makes a name durable
+    bool exchanges = true;    ///< two names, in one operation
 };
 
 /// One access, passed to a fault plan.
@@ -79,6 +80,7 @@ enum class DiskCall : std::uint8_t {
     kSync,
     kSyncFolder,
     kRename,
+    kExchange,
     kLink,
     kSymbolicLink,
     kRemove,
@@ -155,6 +157,7 @@ public:
     [[nodiscard]] int sync(std::uint64_t inode, const std::string& path, bool with_name);
     [[nodiscard]] int sync_folder(const std::string& path);
     [[nodiscard]] int rename(const std::string& from, const std::string& to);
+    [[nodiscard]] int exchange(const std::string& one, const std::string& other);
     [[nodiscard]] int link(const std::string& from, const std::string& to);
     [[nodiscard]] int symbolic_link(const std::string& target, const std::string& path);
     /// FakeNames::step_through_link().

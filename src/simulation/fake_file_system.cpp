@@ -294,6 +294,14 @@ base::Result<void> FakeFileSystem::rename(const std::string& from, const std::st
         "rename", from);
 }
 
+base::Result<void> FakeFileSystem::exchange(const std::string& one, const std::string& other) {
+    const DiskPath first = place(one, false);
+    const DiskPath second = place(other, false);
+    return outcome(
+        first.disk == second.disk ? first.disk->exchange(first.path, second.path) : EXDEV,
+        "exchange", one);
+}
+
 base::Result<void> FakeFileSystem::link(const std::string& from, const std::string& to) {
     const DiskPath source = place(from, false);
     const DiskPath target = place(to, false);

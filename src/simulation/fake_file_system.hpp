@@ -99,6 +99,8 @@ public:
         const std::string& path, const FileOptions& options, std::uint64_t small_bytes) override;
     [[nodiscard]] base::Result<void> rename(const std::string& from,
                                             const std::string& to) override;
+    [[nodiscard]] base::Result<void> exchange(const std::string& one,
+                                              const std::string& other) override;
     [[nodiscard]] base::Result<void> link(const std::string& from, const std::string& to) override;
     [[nodiscard]] base::Result<void> symbolic_link(const std::string& target,
                                                    const std::string& path) override;

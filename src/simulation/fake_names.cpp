@@ -160,6 +160,22 @@ int FakeNames::rename(const std::string& from, const std::string& to, std::uint6
                 {to_folder, std::string(base::last_name(to)), find(to), number}, gone);
 }
 
+int FakeNames::exchange(const std::string& one, const std::string& other) {
+    const std::uint64_t first = find(one);
+    const std::uint64_t second = find(other);
+    if (first == kNone || second == kNone) {
+        return ENOENT;
+    }
+    if (one.starts_with(other + "/") || other.starts_with(one + "/")) {
+        return EINVAL;
+    }
+    if (first != second) {
+        change({{folder_of(one), std::string(base::last_name(one)), first, second},
+                {folder_of(other), std::string(base::last_name(other)), second, first}});
+    }
+    return 0;
+}
+
 int FakeNames::rename_in(std::uint64_t folder, const std::string& from, const std::string& to,
                          std::uint64_t& gone) {
     gone = kNone;

@@ -52,6 +52,7 @@ public:
     [[nodiscard]] int link(const std::string& from, const std::string& to);
     /// `gone`: a number that has no name any more, or kNone.
     [[nodiscard]] int rename(const std::string& from, const std::string& to, std::uint64_t& gone);
+    [[nodiscard]] int exchange(const std::string& one, const std::string& other);
     [[nodiscard]] int remove(const std::string& path, std::uint64_t& gone);
     // The same in a folder by its number, whatever its path is by now.
     [[nodiscard]] int rename_in(std::uint64_t folder, const std::string& from,

@@ -8,6 +8,7 @@
 #include "store/background/background_saver.hpp"
 #include "store/background/writer_gate.hpp"
 #include "store/identity/ownership.hpp"
+#include "store/keep/place.hpp"
 #include "store/keep/removal.hpp"
 #include "store/keep/retention.hpp"
 #include "store/keep/store_folder.hpp"
@@ -45,7 +46,7 @@ struct __attribute__((visibility("hidden"))) CheckpointStore::Impl {
 
     std::shared_ptr<Engine> engine;
     FileSystem files;
-    std::vector<std::string> folders;
+    std::vector<std::string> folders;  // at a path: the work folder
     store::WriterGate gate;
     StoreOptions options;
 
@@ -59,6 +60,8 @@ struct __attribute__((visibility("hidden"))) CheckpointStore::Impl {
     store::Ownership ownership;  // after what it refers to, as retention
     const std::shared_ptr<store::ReadBack> read_back = std::make_shared<store::ReadBack>();
     store::Retention retention;
+    std::optional<store::CheckpointPlace> place;
+    std::string place_path;             // empty: numbered checkpoints
     std::optional<ranks::Group> group;  // of several ranks
     std::mutex turns;  // of this rank among the calls of all: a load takes several in a row
     std::mutex saver_mutex;
@@ -166,6 +169,15 @@ struct __attribute__((visibility("hidden"))) CheckpointStore::Impl {
     // A save up to its name. `talk`: with the other ranks, or nullptr.
     CheckpointInfo commit(const State& state, const SaveOptions& save_options,
                           ranks::Conversation* talk);
+
+    // The same at a path.
+    CheckpointInfo commit_at_path(const State& state, const SaveOptions& save_options,
+                                  ranks::Conversation* talk);
+
+    // A save from its folder to its name.
+    CheckpointInfo write(const State& state, const SaveOptions& save_options,
+                         ranks::Conversation* talk, std::uint64_t generation,
+                         const std::string& identity, const std::string& note);
 
     void after_commit(CheckpointInfo& info, const SaveOptions& save_options);
 };

@@ -57,6 +57,14 @@ CheckpointStore::Impl::Impl(std::shared_ptr<Engine> with_engine, FileSystem with
         folder = files.resolve(folder);
         store::check_folder(files, folder);
     }
+    if (options.at_path) {
+        if (folders.size() != 1) {
+            refuse(operation, folders.front(), "a checkpoint at a path has one folder; give one");
+        }
+        place.emplace(*engine, files, folders.front());
+        place_path = place->path();
+        folders.front() = place->work();
+    }
     for (const std::string& folder : folders) {
         if (std::count(folders.begin(), folders.end(), folder) != 1) {
             refuse(operation, folder, "the folder is named twice; each device needs one");

@@ -25,6 +25,10 @@ using store::Unreadable;
 
 void CheckpointStore::Impl::begin_writing() {
     gate.check_open();
+    if (place) {
+        refuse("write to checkpoint store", place_path,
+               "it is a store of one checkpoint, which only saves");
+    }
     if (group && group->ranks().number() != 0) {
         refuse("write to checkpoint store", folders.front(),
                fmt::format("{} cannot; rank 0 removes for all ranks",
@@ -281,11 +285,15 @@ void CheckpointStore::Impl::refuse_save(const Error& error) {
 }
 
 store::SaveContext CheckpointStore::Impl::context(const std::string& identity) {
-    return {*engine, files, folders, options, [this] { return random(); }, speeds, identity};
+    return {*engine, files,    folders,   options, [this] { return random(); },
+            speeds,  identity, place_path};
 }
 
 CheckpointInfo CheckpointStore::Impl::commit(const State& state, const SaveOptions& save_options,
                                              ranks::Conversation* talk) {
+    if (place) {
+        return commit_at_path(state, save_options, talk);
+    }
     begin_writing();
     penstock::state::wait_for_streams(state.tensors, save_options.streams);
     const std::uint64_t generation = next_generation();
@@ -298,11 +306,44 @@ CheckpointInfo CheckpointStore::Impl::commit(const State& state, const SaveOptio
                         [&] { remover.collect(); });
     reported.append(note, remover.left());
     find_last(note);
-    const store::SaveContext here = context(ownership.identity());
+    return write(state, save_options, talk, generation, ownership.identity(), note);
+}
+
+CheckpointInfo CheckpointStore::Impl::commit_at_path(const State& state,
+                                                     const SaveOptions& save_options,
+                                                     ranks::Conversation* talk) {
+    gate.check_open();
+    struct Leave {
+        Impl& impl;
+        ~Leave() {
+            impl.place->leave();
+            impl.lock = store::StoreLock();
+        }
+    };
+    lock = place->lock(options.lock_wait_ms);
+    const Leave leave{*this};
+    penstock::state::wait_for_streams(state.tensors, save_options.streams);
+    const std::uint64_t generation = place->begin();
+    last = {};
+    CheckpointInfo info = write(state, save_options, talk, generation, store::make_identity(), {});
+    store::note_failure(info.note, "the older checkpoint could not be removed",
+                        [&] { place->settle(); });
+    store::note_failure(info.note, "notes of the save", [&] {
+        for (const std::string& left : place->left()) {
+            store::append_note(info.note, left);
+        }
+    });
+    return info;
+}
+
+CheckpointInfo CheckpointStore::Impl::write(const State& state, const SaveOptions& save_options,
+                                            ranks::Conversation* talk, std::uint64_t generation,
+                                            const std::string& identity, const std::string& note) {
+    const store::SaveContext here = context(identity);
     const auto unfinished = [&] {
         return std::make_unique<store::UnfinishedCheckpoint>(
             *engine, files, folders, ownership, here.random, generation,
-            store::checkpoint_name(generation, save_options.step));
+            store::checkpoint_name(generation, save_options.step), place ? &*place : nullptr);
     };
     std::unique_ptr<store::UnfinishedCheckpoint> folder;
     store::WrittenShards written;
@@ -330,6 +371,9 @@ CheckpointInfo CheckpointStore::Impl::commit(const State& state, const SaveOptio
 }
 
 void CheckpointStore::Impl::after_commit(CheckpointInfo& info, const SaveOptions& save_options) {
+    if (place) {
+        return;
+    }
     store::Outdated outdated;
     store::note_failure(info.note, "older checkpoints could not be removed", [&] {
         retention.saved(std::string(base::last_name(info.path)), last.manifest, last.hash);

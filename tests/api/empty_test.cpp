@@ -37,6 +37,7 @@ TEST(EmptyObjects, FileSystem) {
         expect_refused({
             [&] { (void)files.open("x"); },
             [&] { files.rename("x", "y"); },
+            [&] { files.exchange("x", "y"); },
             [&] { files.link("x", "y"); },
             [&] { files.symbolic_link("x", "y"); },
             [&] { files.remove("/penstock-test-is-not-there"); },

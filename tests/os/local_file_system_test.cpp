@@ -55,6 +55,21 @@ TEST_F(LocalFileSystemTest, RenameReplaces) {
                 AllOf(HasSubstr("rename"), HasSubstr(folder_ / "a"), HasSubstr(folder_ / "c")));
 }
 
+TEST_F(LocalFileSystemTest, ExchangeNeedsBothNames) {
+    put("a", "one");
+    ASSERT_TRUE(files_->make_folder(folder_ / "d"));
+    put("d/inside", "two");
+    ASSERT_TRUE(files_->exchange(folder_ / "a", folder_ / "d"));
+    EXPECT_EQ(get("d"), "one");
+    EXPECT_EQ(get("a/inside"), "two");
+    const auto gone = files_->exchange(folder_ / "a", folder_ / "c");
+    ASSERT_FALSE(gone);
+    EXPECT_EQ(gone.error().system_errno, ENOENT);
+    EXPECT_THAT(gone.error().describe(),
+                AllOf(HasSubstr("exchange"), HasSubstr(folder_ / "a"), HasSubstr(folder_ / "c")));
+    EXPECT_EQ(files_->exchange("", "b").error().code, ErrorCode::kInvalidArgument);
+}
+
 TEST_F(LocalFileSystemTest, LinkNeverReplaces) {
     put("a", "one");
     ASSERT_TRUE(files_->link(folder_ / "a", folder_ / "b"));

@@ -81,6 +81,9 @@ public:
     base::Result<void> rename(const std::string& from, const std::string& to) override {
         return inner_->rename(from, to);
     }
+    base::Result<void> exchange(const std::string& one, const std::string& other) override {
+        return inner_->exchange(one, other);
+    }
     base::Result<void> link(const std::string& from, const std::string& to) override {
         return inner_->link(from, to);
     }

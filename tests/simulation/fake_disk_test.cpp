@@ -160,6 +160,25 @@ TEST(FakeDiskCrash, RenameBetweenFoldersIsAtomic) {
     EXPECT_EQ(outcomes(disk, both), Seen{"-1"});
 }
 
+TEST(FakeDiskCrash, ExchangeIsAtomic) {
+    Disk disk;
+    for (const char* folder : {"/a", "/b"}) {
+        ASSERT_TRUE(disk.files().make_folder(folder));
+    }
+    ASSERT_TRUE(disk.files().sync_folder("/"));
+    disk.write("/a/file", "1");
+    disk.write("/b/other", "2");
+    ASSERT_TRUE(disk.open("/a/file")->sync());
+    ASSERT_TRUE(disk.open("/b/other")->sync());
+    EXPECT_EQ(disk.files().exchange("/a/file", "/b/none").error().system_errno, ENOENT);
+    EXPECT_EQ(disk.files().exchange("/a", "/a/file").error().system_errno, EINVAL);
+    ASSERT_TRUE(disk.files().exchange("/a/file", "/b/other"));
+    const auto both = [](Disk& after) { return after.read("/a/file") + after.read("/b/other"); };
+    EXPECT_EQ(outcomes(disk, both), (Seen{"12", "21"}));
+    ASSERT_TRUE(disk.files().sync_folder("/b"));
+    EXPECT_EQ(outcomes(disk, both), Seen{"21"});
+}
+
 TEST(FakeDiskCrash, LaterNameOperationMaySurviveWithoutAnEarlierOne) {
     Disk disk;
     for (const char* name : {"/1", "/2"}) {

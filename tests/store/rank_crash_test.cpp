@@ -2,6 +2,8 @@
 // Saves by ranks that are killed, stopped, late or refused by their disk at any step, and power
 // cuts at any operation. Whatever happens: those who end agree, what one of them called saved is
 // there, what all of them called failed never comes, and the checkpoint before stays.
+#include "base/path.hpp"
+#include "store/keep/place.hpp"
 #include "store/keep/store_folder.hpp"
 #include "store/rank_state.hpp"
 #include "support/rank_simulation.hpp"
@@ -30,9 +32,13 @@ using test::RankSimulation;
 
 constexpr std::uint32_t kWaitMs = 1000;
 
-StoreOptions options_of(const Ranks& ranks) {
-    return {
-        .keep = 2, .shard_bytes = 3000, .lock_wait_ms = 0, .ranks = ranks, .rank_wait_ms = kWaitMs};
+StoreOptions options_of(const Ranks& ranks, bool at_path) {
+    return {.keep = 2,
+            .shard_bytes = 3000,
+            .at_path = at_path,
+            .lock_wait_ms = 0,
+            .ranks = ranks,
+            .rank_wait_ms = kWaitMs};
 }
 
 struct World {
@@ -42,6 +48,7 @@ struct World {
     simulation::DiskShape shape = {};
     bool only_look = false;  ///< ranks that hear nothing
     bool apart = false;      ///< each rank has values and keys of its own
+    bool at_path = false;    ///< each save replaces the one before
 };
 
 /// One run: a save that all agree on, then one in which something happens.
@@ -134,7 +141,8 @@ private:
             simulation = own.get();
         }
         simulation->run([&](const Ranks& ranks) {
-            CheckpointStore store(rig_.engine(), rig_.files(), world_.folders, options_of(ranks));
+            CheckpointStore store(rig_.engine(), rig_.files(), world_.folders,
+                                  options_of(ranks, world_.at_path));
             const RankState state(ranks.number(), ranks.count(), number, 300, world_.apart);
             static_cast<void>(store.save(state.state(), {.step = number}));
         });
@@ -167,10 +175,9 @@ private:
     [[nodiscard]] std::string check_disks(test::Disks disks, const std::vector<RankResult>& results,
                                           const std::string& when) {
         rig_.use(std::move(disks));
-        const CheckpointStore store(rig_.engine(), rig_.files(), world_.folders, {});
         bool has_old = false;
         bool has_new = false;
-        for (const CheckpointInfo& info : store.list()) {
+        for (const CheckpointInfo& info : there()) {
             if (!info.problem.empty()) {
                 return fmt::format("P1 {}: {}: {}", when, info.path, info.problem);
             }
@@ -182,7 +189,7 @@ private:
             has_old = has_old || info.step == 1;
             has_new = has_new || info.step == 2;
         }
-        if (!has_old) {
+        if (!has_old && !(world_.at_path && has_new)) {
             return fmt::format("P3 {}: the checkpoint before is gone", when);
         }
         const bool any_saved = std::any_of(results.begin(), results.end(),
@@ -199,23 +206,36 @@ private:
         return {};
     }
 
+    [[nodiscard]] std::vector<CheckpointInfo> there() {
+        if (world_.at_path) {
+            std::string path = world_.folders.front();
+            if (!world_.shape.exchanges && !is_there(rig_.files(), path)) {
+                path = join(work_folder_of(path), "replaced");
+            }
+            return {Checkpoint(rig_.engine(), rig_.files(), path).info()};
+        }
+        return CheckpointStore(rig_.engine(), rig_.files(), world_.folders, {}).list();
+    }
+
     // Fewer ranks go on, and nothing is left of what was not finished.
     [[nodiscard]] std::string check_next(test::Disks disks) {
         rig_.use(std::move(disks));
         world_.count = std::max(world_.count - 1, 2U);
         save(3, nullptr);
         for (const std::string& folder : world_.folders) {
-            for (const std::string& name : rig_.files().list(folder)) {
-                if (name.starts_with(".unfinished") || name.starts_with(".removed")) {
-                    return fmt::format("P7: {}/{} was left", folder, name);
+            const std::string in = world_.at_path ? base::folder_of(folder) : folder;
+            for (const std::string& name : rig_.files().list(in)) {
+                if (name.starts_with(".penstock") || name.starts_with(".unfinished") ||
+                    name.starts_with(".removed")) {
+                    return fmt::format("P7: {}/{} was left", in, name);
                 }
             }
         }
-        const CheckpointStore store(rig_.engine(), rig_.files(), world_.folders, {});
-        const auto latest = store.latest();
-        if (!latest || latest->step != 3) {
+        const std::vector<CheckpointInfo> list = there();
+        if (list.empty() || list.back().step != 3) {
             return "P2: the save after it is not there";
         }
+        const auto latest = &list.back();
         Checkpoint checkpoint(rig_.engine(), rig_.files(), latest->path);
         std::string wrong = RankState::compare(checkpoint, 3, 300, world_.apart);
         return wrong.empty() ? RankState::compare_as_stock(*rig_.engine(), rig_.files(),
@@ -314,6 +334,17 @@ TEST(CrashOfRanks, FiveRanks) {
 
 TEST(CrashOfRanks, WithValuesOfTheirOwn) {
     expect_promises({.count = 3, .apart = true}, "apart", runs(200));
+}
+
+TEST(CrashOfRanks, AtAPath) {
+    expect_promises({.count = 2, .folders = {"/ckpt/step-1"}, .at_path = true}, "path2", runs(400));
+    expect_promises({.count = 3, .folders = {"/ckpt/step-1"}, .at_path = true}, "path3", runs(400));
+}
+
+TEST(CrashOfRanks, AtAPathWithoutExchange) {
+    World world{.count = 3, .folders = {"/ckpt/step-1"}, .at_path = true};
+    world.shape.exchanges = false;
+    expect_promises(world, "aside", runs(400));
 }
 
 TEST(CrashOfRanks, SeveralFolders) {

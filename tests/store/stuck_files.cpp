@@ -74,6 +74,10 @@ public:
         PENSTOCK_CHECK(asked(*refuse_, StuckCall::kRename, from));
         return inner_->rename(from, to);
     }
+    Result<void> exchange(const std::string& one, const std::string& other) override {
+        PENSTOCK_CHECK(asked(*refuse_, StuckCall::kRename, one));
+        return inner_->exchange(one, other);
+    }
     Result<void> link(const std::string& from, const std::string& to) override {
         PENSTOCK_CHECK(asked(*refuse_, StuckCall::kLink, from));
         return inner_->link(from, to);

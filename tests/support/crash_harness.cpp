@@ -53,6 +53,8 @@ const char* name_of(simulation::DiskCall call) {
             return "sync folder";
         case DiskCall::kRename:
             return "rename";
+        case DiskCall::kExchange:
+            return "exchange";
         case DiskCall::kLink:
             return "link";
         case DiskCall::kSymbolicLink:

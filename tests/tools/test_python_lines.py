@@ -15,6 +15,7 @@ LIMITS = {
     "_state": 2449,  # slices.py: which part of a tensor a DTensor, a ShardedTensor, a Slice is
     "_store": 1173,  # ranks.py: the mailbox of ranks in a TCPStore of torch
     "_measure": 2962,
+    "dcp": 835,  # torch's calls, its StorageWriter and StorageReader, and install()
     "deepnvme": 3195,
     "features": 2153,
     "lightning": 123,

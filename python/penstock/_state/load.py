@@ -184,7 +184,7 @@ def load_from(
     if into is not None:
         # A name gives its value, a pattern gives a dict.
         into = {names: into} if isinstance(names, str) and not isinstance(into, Mapping) else into
-        found = _fill(source, into, names, pickle, report, ready)
+        found = fill(source, into, names, pickle, report, ready)
     elif names is None or (source.kind in ("safetensors", "index") and not isinstance(names, Mapping)):
         found = _whole(source, map_location, mapped, dtype, pickle, report, ready)  # what is not wanted was not opened
     else:
@@ -399,9 +399,17 @@ def _made(wish: Wish, memory: Any, at: int, length: int) -> Any:
 # ---- into tensors that exist
 
 
-def _fill(source: Any, into: Any, names: Any, pickle: bool, report: Any, ready: Callable[[], object]) -> Any:
+def fill(
+    source: Any,
+    into: Any,
+    names: Any,
+    pickle: bool,
+    report: Any,
+    ready: Callable[[], object] = lambda: None,
+    only: bool = False,
+) -> Any:
     """The elements of `into` are read where they are, or copied: see fill_plan.cpp. A file has to have the same names;
-    what only a checkpoint has is in the result."""
+    what only a checkpoint has is in the result. only: nobody wants that, and there is no result."""
     _into.check_kind(into)
     into = dict(into) if isinstance(into, Mapping) and not isinstance(into, dict) else into
     path = source.path
@@ -414,9 +422,9 @@ def _fill(source: Any, into: Any, names: Any, pickle: bool, report: Any, ready: 
     if names is None and None in theirs:
         named = zip(theirs, _into.labels(given), strict=True)
         _into.check_missing(path, [name for i, name in named if i is None], lacking)
-    if source.kind == "checkpoint":
+    if source.kind == "checkpoint" and not only:
         _into.check_others(path, found, list(targets))
-    else:
+    elif source.kind != "checkpoint":
         _into.check_lacking(path, lacking)
     chosen_ones = [i for i in selection if i in targets]
     views, own = [found[i][2] for i in chosen_ones], [targets[i] for i in chosen_ones]
@@ -438,8 +446,8 @@ def _fill(source: Any, into: Any, names: Any, pickle: bool, report: Any, ready: 
     for k in copied:
         with _torch().no_grad():
             own[k].copy_(view_of(_aligned(storages[items[k]], views[k]), views[k]))
-    if names is not None:
-        return {found[i][0]: targets[i] for i in selection}
+    if names is not None or only:
+        return None if only else {found[i][0]: targets[i] for i in selection}
     rows = found
     if len(targets) < len(found):  # the rest of the state has data of its own
         torch = _torch()

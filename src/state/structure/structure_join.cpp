@@ -137,13 +137,14 @@ public:
 private:
     // Refuses it, unless the first is taken.
     void differ(ValueId joined, ValueId id, const std::string& how) {
-        if (into_.first_ && !has_tensors(into_.tree_, joined) && !has_tensors(from_, id)) {
-            return;
+        const std::string what =
+            fmt::format("{}: {} on {} than on {}", path_.text(from_), how, into_.ranks_.back(),
+                        into_.ranks_[into_.brought_[joined]]);
+        if (!into_.first_ || has_tensors(into_.tree_, joined) || has_tensors(from_, id)) {
+            refuse_ranks(what + "; what each rank has for itself goes into a PerRank");
         }
-        refuse_ranks(fmt::format(
-            "{}: {} on {} than on {}; what each rank has for itself goes into "
-            "a PerRank",
-            path_.text(from_), how, into_.ranks_.back(), into_.ranks_[into_.brought_[joined]]));
+        into_.difference_ =
+            into_.difference_.empty() ? what + ": that of the first was saved" : into_.difference_;
     }
 
     // ---- what no rank had before

@@ -26,6 +26,8 @@ public:
     /// an earlier rank, and for a name of a tensor that has another place there; kDamaged for a
     /// text that state_of() did not write. After an error it is of no more use.
     void add(std::string_view structure, std::span<const StoredTensor> tensors, std::string rank);
+    /// Empty, or what was not equal first, where the first is taken.
+    [[nodiscard]] const std::string& difference() const { return difference_; }
     /// The text of all. `null`, if all are. At least one was added.
     [[nodiscard]] std::string text() const;
 
@@ -41,6 +43,7 @@ private:
     std::vector<std::string> ranks_;
     bool is_null_ = false;
     bool first_;
+    std::string difference_;
 };
 
 }  // namespace penstock::state

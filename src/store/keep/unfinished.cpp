@@ -46,7 +46,8 @@ UnfinishedCheckpoint::UnfinishedCheckpoint(Engine& engine, const FileSystem& fil
                                            const std::vector<std::string>& folders,
                                            const Ownership& owner,
                                            const std::function<std::uint64_t()>& random,
-                                           std::uint64_t generation, std::string name)
+                                           std::uint64_t generation, std::string name,
+                                           CheckpointPlace* place)
     : UnfinishedFolder(files, folders,
                        {.path = join(folders.front(), hidden_name(generation, random())),
                         .written = std::vector<std::string>(folders.size()),
@@ -54,8 +55,9 @@ UnfinishedCheckpoint::UnfinishedCheckpoint(Engine& engine, const FileSystem& fil
       engine_(engine),
       owner_(owner),
       random_(random),
+      place_(place),
       name_(std::move(name)),
-      named_path_(join(folders.front(), name_)) {
+      named_path_(place != nullptr ? place->path() : join(folders.front(), name_)) {
     names_.named.front() = path();
     names_.written.front() = path();
     try {
@@ -121,13 +123,24 @@ void UnfinishedCheckpoint::give_name(bool shared) {
     // Opened before the rename: a folder that cannot be opened (no descriptor is free) must not
     // fail a save whose checkpoint has its name already.
     const Folder store = files_.open_folder(folders_.front());
+    const Folder above = place_ != nullptr ? files_.open_folder(place_->parent()) : store;
+    if (place_ != nullptr) {
+        place_->carry(path());
+    }
     files_.sync_folder(path());
     name_shard_folders(store);
-    files_.rename(path(), named_path_);
+    if (place_ != nullptr) {
+        place_->put(path());
+    } else {
+        files_.rename(path(), named_path_);
+    }
     has_name_ = true;
     is_whole_ = shared;
     try {
-        store.sync();
+        above.sync();
+        if (place_ != nullptr) {
+            store.sync();
+        }
     } catch (const Error& error) {
         if (!shared) {
             throw;
@@ -144,6 +157,13 @@ void UnfinishedCheckpoint::give_name(bool shared) {
 void UnfinishedCheckpoint::take_away() noexcept {
     try {
         std::string gone = path();
+        if (place_ != nullptr) {
+            if (has_name_) {
+                place_->take_back(gone);
+            }
+            place_->settle();
+            return;
+        }
         if (has_name_) {
             // The rename is done, but may not survive a power cut.
             gone = join(folders_.front(), removed_name(name_));
@@ -156,20 +176,17 @@ void UnfinishedCheckpoint::take_away() noexcept {
     }
 }
 
-bool rename_away(const FileSystem& files, const std::string& folder, const std::string& path,
+void rename_away(const FileSystem& files, const std::string& folder, const std::string& path,
                  std::uint64_t generation, std::uint64_t random) {
     const Folder store = files.open_folder(folder);
-    bool was_there = true;
     try {
         store.rename(std::string(base::last_name(path)), hidden_name(generation, random));
     } catch (const Error& error) {
         if (error.system_errno() != ENOENT) {
             throw;
         }
-        was_there = false;
     }
     store.sync();
-    return was_there;
 }
 
 }  // namespace penstock::store

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "store/identity/ownership.hpp"
+#include "store/keep/place.hpp"
 
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
@@ -61,12 +62,12 @@ protected:
 
 class UnfinishedCheckpoint final : public UnfinishedFolder {
 public:
-    /// Makes ".unfinished-..." for a checkpoint `name` in the first of the store's folders. All
-    /// arguments outlive it. Throws Error.
+    /// Makes ".unfinished-..." for a checkpoint `name` in the first of the store's folders, or for
+    /// the one at `place`. All arguments outlive it. Throws Error.
     UnfinishedCheckpoint(Engine& engine, const FileSystem& files,
                          const std::vector<std::string>& folders, const Ownership& owner,
                          const std::function<std::uint64_t()>& random, std::uint64_t generation,
-                         std::string name);
+                         std::string name, CheckpointPlace* place = nullptr);
     ~UnfinishedCheckpoint() override;
 
     /// Its path once it has its name.
@@ -89,6 +90,7 @@ private:
     Engine& engine_;
     const Ownership& owner_;
     const std::function<std::uint64_t()>& random_;
+    CheckpointPlace* const place_;
     const std::string name_;
     const std::string named_path_;
     bool has_name_ = false;
@@ -96,9 +98,8 @@ private:
 };
 
 /// Ends an unfinished checkpoint of another process, whatever that does: after this it cannot get
-/// its name. False: it had none of that path any more. Durable. Throws Error.
-[[nodiscard]] bool rename_away(const FileSystem& files, const std::string& folder,
-                               const std::string& path, std::uint64_t generation,
-                               std::uint64_t random);
+/// its name, unless it has it already. Durable. Throws Error.
+void rename_away(const FileSystem& files, const std::string& folder, const std::string& path,
+                 std::uint64_t generation, std::uint64_t random);
 
 }  // namespace penstock::store

@@ -57,7 +57,7 @@ struct SaveState {
     std::uint64_t step = 0;
     std::uint64_t structure = 0;    ///< state::structure_hash()
     std::uint64_t tensors = 0;      ///< hash_of_whole_tensors()
-    std::uint64_t contents = 0;     ///< hash_of_contents(); 0: they are not compared
+    std::uint64_t contents = 0;     ///< hash_of_contents()
     std::uint64_t description = 0;  ///< stream::content_hash() of the file; 0: as rank 0 has it
 
     [[nodiscard]] std::string message() const;

@@ -198,7 +198,7 @@ void check_room(const SaveContext& context, std::span<const std::uint64_t> neede
 }
 
 void check_ready(const SaveContext& context, const ranks::Group& group, const SaveReady& mine,
-                 std::span<const std::string> messages) {
+                 std::span<const std::string> messages, std::string& note) {
     std::vector<std::uint64_t> needed = mine.bytes;
     for (std::uint32_t rank = 1; rank < messages.size(); ++rank) {
         const SaveReady ready = SaveReady::from(messages[rank]);
@@ -343,11 +343,15 @@ CheckpointInfo judge(const SaveContext& context, const std::optional<SaveOffer>&
         throw failed("this rank had not begun to save");
     }
     const std::string& store = context.folders.front();
-    const std::string named = join(store, offer->name);
+    const std::string named = context.named_path(offer->name);
     try {
-        if (!rename_away(context.files, store, join(store, offer->unfinished), offer->generation,
-                         context.random()) &&
-            is_there(context.files, named)) {
+        if (context.place.empty() || is_there(context.files, store)) {
+            // At a place, an older checkpoint may have that path by now.
+            rename_away(context.files, store, join(store, offer->unfinished), offer->generation,
+                        context.random());
+        }
+        if (is_there(context.files, named)) {
+            context.files.sync_folder(base::folder_of(named));
             const Manifest manifest = read_manifest(context.engine, context.files, named);
             if (manifest.store == offer->store && manifest.generation == offer->generation &&
                 manifest.saved_unix_ns == offer->saved_unix_ns) {
@@ -408,6 +412,7 @@ WrittenShards lead_save(Conversation& talk, const ranks::Group& group, const Sav
     check_ready(context, group, ready, talk.gather(kReadyStage));
     talk.announce(kGoStage, {});
     WrittenShards out = share.write(folder);
+    append_note(out.note, joined.note);
     const std::vector<std::string> written = talk.gather(kWrittenStage);
     std::vector<Manifest> shares(written.size());
     shares.front() = std::move(out.manifest);
@@ -434,7 +439,7 @@ CheckpointInfo follow_save(Conversation& talk, const ranks::Group& group,
             refuse_ranks("the mailbox has the verdict of another run; each run needs an empty one");
         }
         CheckpointInfo info = info_from(verdict);
-        info.path = join(context.folders.front(), offer->name);
+        info.path = context.named_path(offer->name);
         info.pinned = options.pinned;
         info.metadata = metadata_of(options, state);
         return info;
@@ -449,7 +454,7 @@ CheckpointInfo follow_save(Conversation& talk, const ranks::Group& group,
             agreed.checksums = offer->checksums;
             agreed.incremental = offer->incremental;
             const SaveContext here{context.engine, context.files,  context.folders, agreed,
-                                   context.random, context.speeds, offer->store};
+                                   context.random, context.speeds, offer->store,    context.place};
             UnfinishedFolder folder(context.files, context.folders,
                                     names_of(*offer, context.folders, name));
             find_folders(talk, here, folder.names(), name);

@@ -41,8 +41,7 @@ RankDescription RankDescription::of(const State& state, std::span<const std::uin
         if (names.insert(tensor.name).second) {
             const bool part = store::is_part(tensor);
             out.tensors.push_back({tensor.name, tensor.dtype,
-                                   part ? tensor.global_shape : tensor.shape, part,
-                                   samples.empty() ? 0 : samples[i]});
+                                   part ? tensor.global_shape : tensor.shape, part, samples[i]});
         }
     }
     return out;
@@ -101,12 +100,17 @@ void JoinedStates::add(std::uint32_t rank, const RankDescription& described,
         }
         if (known.tensor.content != tensor.content && known.tensor.content != 0 &&
             tensor.content != 0) {
-            base::raise(base::error(
-                ErrorCode::kInvalidArgument, "save checkpoint of all ranks",
-                fmt::format("tensor {} is not the same on {} and {}, and is saved once; with "
-                            "replicas=\"first\" (C++: Replicas::kFirst) that of the first rank is "
-                            "saved, and a PerRank keeps that of each",
-                            format::shown(tensor.name), known.rank, name)));
+            const std::string what = fmt::format("tensor {} is not the same on {} and {}",
+                                                 format::shown(tensor.name), known.rank, name);
+            if (replicas_ == Replicas::kEqual) {
+                base::raise(base::error(
+                    ErrorCode::kInvalidArgument, "save checkpoint of all ranks",
+                    fmt::format("{}, and is saved once; with replicas=\"first\" (C++: "
+                                "Replicas::kFirst) that of the first rank is saved, and a PerRank "
+                                "keeps that of each",
+                                what)));
+            }
+            note_ = note_.empty() ? what + ": that of the first was saved" : note_;
         }
         known.on.resize(count_, false);
         known.on[rank] = true;

@@ -31,7 +31,7 @@ struct RankDescription {
     std::string structure;
     std::vector<DescribedTensor> tensors;  ///< each name once
 
-    /// `samples`: content_samples(), or empty.
+    /// `samples`: content_samples().
     [[nodiscard]] static RankDescription of(const State& state,
                                             std::span<const std::uint64_t> samples);
     [[nodiscard]] std::string text() const;
@@ -42,12 +42,16 @@ struct RankDescription {
 class JoinedStates {
 public:
     JoinedStates(std::uint32_t count, Replicas replicas)
-        : count_(count), join_(replicas == Replicas::kFirst) {}
+        : count_(count), replicas_(replicas), join_(replicas == Replicas::kFirst) {}
     /// Adds a rank, in their order; those that have what rank 0 has need not be added. Throws
     /// kInvalidArgument where two ranks have other tensors of one name, or other values at one
     /// place, with both ranks.
     void add(std::uint32_t rank, const RankDescription& described, const std::string& name);
     [[nodiscard]] std::string structure() const { return join_.text(); }
+    /// Empty, or the first that is not the same on two ranks (Replicas::kFirst).
+    [[nodiscard]] const std::string& note() const {
+        return note_.empty() ? join_.difference() : note_;
+    }
     /// `same`: the ranks that have what rank 0 has, and were not added.
     [[nodiscard]] Writers writers(std::span<const std::uint32_t> same) const;
 
@@ -59,6 +63,8 @@ private:
     };
 
     std::uint32_t count_;
+    Replicas replicas_;
+    std::string note_;
     state::StructureJoin join_;
     std::unordered_map<std::string, Known> tensors_;
 };

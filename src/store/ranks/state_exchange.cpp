@@ -47,11 +47,9 @@ OwnDescription describe(const State& state, const SaveOptions& options, const st
                                 .contents = 0,
                                 .description = 0},
                        .samples = {}};
-    if (options.replicas == Replicas::kEqual) {
-        look_at_all(state, options.look, path);
-        own.samples = content_samples(state);
-        own.told.contents = hash_of_contents(state, own.samples);
-    }
+    look_at_all(state, options.look, path);
+    own.samples = content_samples(state);
+    own.told.contents = hash_of_contents(state, own.samples);
     return own;
 }
 
@@ -94,11 +92,12 @@ JoinedState join_states(const SaveContext& context, const ranks::Group& group, c
                    name);
     }
     if (same.size() + 1 == messages.size()) {
-        return {.structure = state.structure, .writers = {}, .hash = 0, .notes = {}};
+        return {.structure = state.structure, .writers = {}, .hash = 0, .note = {}, .notes = {}};
     }
     JoinedState joined{.structure = states.structure(),
                        .writers = states.writers(same),
                        .hash = 0,
+                       .note = states.note(),
                        .notes = std::move(notes)};
     joined.hash =
         write_note(context, join(folder.path(), writers_name()), writers_text(*joined.writers));
@@ -111,9 +110,8 @@ void tell_state(ranks::Conversation& talk, const ranks::Group& group, const Save
                 const State& state, OwnDescription own, const SaveOffer& offer,
                 const UnfinishedFolder& folder) {
     SaveState& told = own.told;
-    const bool contents =
-        told.contents != offer.contents && told.contents != 0 && offer.contents != 0;
-    if (told.structure != offer.structure || told.tensors != offer.tensors || contents) {
+    if (told.structure != offer.structure || told.tensors != offer.tensors ||
+        told.contents != offer.contents) {
         told.description =
             write_note(context, join(folder.path(), state_name(group.ranks().number())),
                        RankDescription::of(state, own.samples).text());

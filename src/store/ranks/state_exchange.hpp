@@ -22,7 +22,7 @@ namespace penstock::store {
 /// The state of this rank, as it tells it.
 struct OwnDescription {
     SaveState told;
-    std::vector<std::uint64_t> samples;  ///< content_samples(), if contents are compared
+    std::vector<std::uint64_t> samples;  ///< content_samples()
 };
 /// Throws kChanged for memory that is gone.
 [[nodiscard]] OwnDescription describe(const State& state, const SaveOptions& options,
@@ -39,6 +39,7 @@ struct JoinedState {
     std::string structure;
     std::optional<Writers> writers;  ///< nothing: all have the same
     std::uint64_t hash = 0;          ///< of the file with the writers; 0: no such file
+    std::string note;                ///< of what is not the same, and the first was taken
     std::vector<std::string> notes;  ///< files in the folder, to be removed
 };
 

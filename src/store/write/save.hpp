@@ -18,6 +18,7 @@
 #pragma once
 
 #include "store/identity/ownership.hpp"
+#include "store/keep/store_folder.hpp"
 #include "store/keep/unfinished.hpp"
 #include "store/manifest/manifest.hpp"
 #include "store/write/chunk_sums.hpp"
@@ -47,6 +48,12 @@ struct SaveContext {
     std::function<std::uint64_t()> random;
     std::vector<double>& speeds;  ///< of each folder, bytes a second; 0: not known
     const std::string& store;     ///< the identity of the store
+    const std::string& place;     ///< the path of a store of one checkpoint; empty: numbered ones
+
+    /// The path of a checkpoint of that name.
+    [[nodiscard]] std::string named_path(const std::string& name) const {
+        return place.empty() ? join(folders.front(), name) : place;
+    }
 };
 
 /// The sums of a state's chunks, or nothing if the store has no checksums. Begun by plan_save(),
