@@ -5,7 +5,7 @@ torch, NumPy and indices."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -184,22 +184,12 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         progress: Progress = False,
     ) -> Any:
         """Loads the state as it was saved; every chunk is checked. See CheckpointStore.load()."""
-        return self._load(map_location, into, names, device, dtype, pickle, progress)
+        return self._load((map_location, into, names, device, dtype, pickle, progress))
 
-    def _load(
-        self,
-        map_location: Any,
-        into: Any,
-        names: Any,
-        device: Any,
-        dtype: Any,
-        pickle: bool,
-        progress: Progress,
-        ready: Callable[[], object] | None = None,
-        moved: Callable[[int, int], object] | None = None,
-    ) -> Any:
-        """ready, moved: of a load by several ranks. ready() returns when all can load it. moved(done, total) shows
-        them that this one goes on."""
+    def _load(self, how: tuple[Any, ...], of: Any = ()) -> Any:
+        """how: the arguments of load(). of: (ready, moved), of a load by several ranks. ready() returns when all can
+        load it. moved(done, total) shows them that this one goes on."""
+        map_location, into, names, device, dtype, pickle, progress = how
         pickle = bool(_arguments.flag("load", "pickle", pickle))
         report = reporter(progress, "load")
         map_location = placing("load", map_location, device, into)
@@ -208,8 +198,10 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         source = self._core.source(*_load.asked_for(names))
         if into is not None and names is not None and not source.is_part:
             raise ValueError("load: into: names: expected the name of a part of the state, got those of tensors")
-        if ready is None or moved is None:
+        if not of:
             return _load.load_from(source, map_location, into, names, False, dtype, pickle, report)
+
+        ready, moved = of
 
         def shown(done: int, total: int) -> None:
             moved(done, total)
