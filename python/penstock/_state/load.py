@@ -37,6 +37,7 @@ _TRIES = 3  # for an index whose shards cannot all be kept open: each attempt re
 # The classes whose fileno() is the file that read() reads.
 _REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
+Ready = Callable[[], object]  # called when all is known to fit, and nothing has changed yet
 Part = tuple[Any, int, int] | None  # memory, offset in it, bytes; None: in the tensor that was given
 
 
@@ -169,17 +170,9 @@ def load(
 
 
 def load_from(
-    source: Any,
-    map_location: Any,
-    into: Any,
-    names: Any,
-    mapped: bool,
-    dtype: str | None,
-    pickle: bool,
-    report: Any,
-    ready: Callable[[], object] = lambda: None,
-) -> Any:
-    """ready: called when all is known to fit, and nothing has changed yet."""
+    source: Any, map_location: Any, into: Any, names: Any, mapped: bool, dtype: str | None, pickle: bool, report: Any,
+    ready: Ready = lambda: None,
+) -> Any:  # fmt: skip
     names = None if source.is_part else names
     if into is not None:
         # A name gives its value, a pattern gives a dict.
@@ -274,13 +267,7 @@ def without_data(source: Any, pickle: bool = False) -> tuple[Any, dict[int, int]
 
 
 def _whole(
-    source: Any,
-    map_location: Any,
-    mapped: bool,
-    dtype: str | None,
-    pickle: bool,
-    report: Any,
-    ready: Callable[[], object],
+    source: Any, map_location: Any, mapped: bool, dtype: str | None, pickle: bool, report: Any, ready: Ready
 ) -> Any:
     rows = source.rows
     if not rows:  # needs no torch
@@ -339,13 +326,7 @@ class Wish:
 
 
 def _named(
-    source: Any,
-    map_location: Any,
-    names: Any,
-    mapped: bool,
-    dtype: str | None,
-    report: Any,
-    ready: Callable[[], object],
+    source: Any, map_location: Any, names: Any, mapped: bool, dtype: str | None, report: Any, ready: Ready
 ) -> dict[str, Any]:
     path, (state, numbers) = source.path, without_data(source)
     found, of_store = list(_into.tensors(state)), source.kind == "checkpoint"
@@ -405,7 +386,7 @@ def fill(
     names: Any,
     pickle: bool,
     report: Any,
-    ready: Callable[[], object] = lambda: None,
+    ready: Ready = lambda: None,
     only: bool = False,
 ) -> Any:
     """The elements of `into` are read where they are, or copied: see fill_plan.cpp. A file has to have the same names;

@@ -5,7 +5,7 @@ torch, NumPy and indices."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -190,23 +190,12 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         per_rank: Literal["own", "list"] = "own",
     ) -> Any:
         """Loads the state as it was saved; every chunk is checked. See CheckpointStore.load()."""
-        return self._load(map_location, into, names, device, dtype, pickle, progress, per_rank)
+        return self._load((map_location, into, names, device, dtype, pickle, progress, per_rank))
 
-    def _load(
-        self,
-        map_location: Any,
-        into: Any,
-        names: Any,
-        device: Any,
-        dtype: Any,
-        pickle: bool,
-        progress: Progress,
-        per_rank: str,
-        ready: Callable[[], object] | None = None,
-        moved: Callable[[int, int], object] | None = None,
-    ) -> Any:
-        """ready, moved: of a load by several ranks. ready() returns when all can load it. moved(done, total) shows
-        them that this one goes on."""
+    def _load(self, how: tuple[Any, ...], of: Any = ()) -> Any:
+        """how: the arguments of load(). of: (ready, moved), of a load by several ranks. ready() returns when all can
+        load it. moved(done, total) shows them that this one goes on."""
+        map_location, into, names, device, dtype, pickle, progress, per_rank = how
         pickle = bool(_arguments.flag("load", "pickle", pickle))
         report = reporter(progress, "load")
         map_location = placing("load", map_location, device, into)
@@ -216,8 +205,10 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         if into is not None and names is not None and not source.is_part:
             raise ValueError("load: into: names: expected the name of a part of the state, got those of tensors")
         self._check_per_rank(source, into, names)
-        if ready is None or moved is None:
+        if not of:
             return _load.load_from(source, map_location, into, names, False, dtype, pickle, report)
+
+        ready, moved = of
 
         def shown(done: int, total: int) -> None:
             moved(done, total)

@@ -389,7 +389,7 @@ class CheckpointStore:
             generation = _arguments.whole("load", "generation", generation)
             if self._ranks == 1:
                 with self.open(generation) as checkpoint:
-                    return checkpoint._load(*how)
+                    return checkpoint._load(how)
         step = None if step is None else _arguments.whole("load", "step", step)
         loaded, reasons = None, {}
 
@@ -397,7 +397,7 @@ class CheckpointStore:
             nonlocal loaded
             loaded = None  # what was read of one that was passed over
             with Checkpoint._of(opened) as checkpoint:
-                loaded = (checkpoint._load(*how, ready, moved),)
+                loaded = (checkpoint._load(how, () if ready is None else (ready, moved)),)
 
         def passed_over(path: str, why: str) -> None:
             reasons[os.path.basename(path)] = why
@@ -409,7 +409,7 @@ class CheckpointStore:
         if step is not None and reasons and self._ranks == 1:  # the newest raises what is wrong, with file and tensor
             newest = max(reasons, key=lambda name: int(name.split("-")[0]))
             with Checkpoint(os.path.join(self._folders[0], newest)) as checkpoint:
-                return checkpoint._load(*how)
+                return checkpoint._load(how)
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}{self._steps_for_message(step)}"
         but = "; ".join(f"'{name}': {why}" for name, why in reasons.items())
         why = (f", but {but}" if but else "") + "; list() names those that are there"

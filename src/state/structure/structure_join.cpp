@@ -170,7 +170,7 @@ private:
     std::int64_t copy_tensor(std::size_t tensor) {
         if (tensor_to_[tensor] == kNoValue) {
             tensor_to_[tensor] = static_cast<std::uint32_t>(into_.tensors_.size());
-            TensorEntry entry = read_.tensors[tensor];
+            WrittenTensor entry = read_.tensors[tensor];
             is_used_[entry.storage] = true;
             entry.storage = storage(read_.storages[entry.storage]);
             into_.tensors_.push_back(std::move(entry));
@@ -178,7 +178,7 @@ private:
         return tensor_to_[tensor];
     }
 
-    std::uint64_t storage(const StorageEntry& entry) {
+    std::uint64_t storage(const WrittenStorage& entry) {
         const auto [found, is_new] =
             into_.storage_numbers_.emplace(entry.name, into_.storages_.size());
         if (is_new) {
@@ -280,9 +280,9 @@ private:
     }
 
     void tensor(ValueId joined, ValueId id) {
-        const TensorEntry& there =
+        const WrittenTensor& there =
             into_.tensors_[static_cast<std::size_t>(into_.tree_.at(joined).integer)];
-        const TensorEntry& here = read_.tensors[static_cast<std::size_t>(from_.at(id).integer)];
+        const WrittenTensor& here = read_.tensors[static_cast<std::size_t>(from_.at(id).integer)];
         const std::string& name = read_.storages[here.storage].name;
         const std::string& other = into_.storages_[there.storage].name;
         if (name != other) {

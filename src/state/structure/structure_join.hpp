@@ -36,8 +36,8 @@ private:
 
     format::ValueTree tree_;            // its tensors are those below
     std::vector<std::size_t> brought_;  // by which rank: each value
-    std::vector<TensorEntry> tensors_;
-    std::vector<StorageEntry> storages_;
+    std::vector<WrittenTensor> tensors_;
+    std::vector<WrittenStorage> storages_;
     std::vector<std::size_t> storage_brought_;
     std::unordered_map<std::string, std::uint64_t> storage_numbers_;  // by name
     std::vector<std::string> ranks_;

@@ -164,7 +164,7 @@ std::string text_of(const StructureText& structure) {
     }
     out += kTensorsBegin;
     for (std::size_t i = 0; i < structure.tensors.size(); ++i) {
-        const TensorEntry& t = structure.tensors[i];
+        const WrittenTensor& t = structure.tensors[i];
         out += fmt::format("{}[{}", i == 0 ? "" : ",", t.storage);
         if (!t.flags.empty() || !t.dtype.empty()) {
             out += fmt::format(",\"{}\"", t.flags);

@@ -187,7 +187,7 @@ public:
         out_.sources.reserve(read.storages.size());
         out_.tree.storages.reserve(read.storages.size());
         out_.tree.tensors.reserve(read.tensors.size());
-        for (StorageEntry& entry : read.storages) {
+        for (WrittenStorage& entry : read.storages) {
             storage(entry);
         }
         for (std::size_t i = 0; i < read.tensors.size(); ++i) {
@@ -219,7 +219,7 @@ private:
         return found == by_name_.end() ? nullptr : found->second;
     }
 
-    void storage(StorageEntry& entry) {
+    void storage(WrittenStorage& entry) {
         const StoredTensor* found = find(entry.name);
         if (found == nullptr) {
             damaged(fmt::format("it looks into tensor {}, which the checkpoint does not have",
@@ -234,7 +234,7 @@ private:
         out_.sources.push_back(std::move(entry.name));
     }
 
-    std::string tensor(TensorEntry& entry) {
+    std::string tensor(WrittenTensor& entry) {
         if (entry.storage >= out_.sources.size()) {
             return "it names a storage that is not there";
         }

@@ -308,7 +308,7 @@ private:
     // ---- tensors and storages ----
 
     bool tensor_field(std::size_t index, const Scalar& value) {
-        TensorEntry& t = result.tensors.back();
+        WrittenTensor& t = result.tensors.back();
         if (depth_ == 4) {
             return number(value, (part_ == 4 ? t.shape : t.strides).emplace_back());
         }

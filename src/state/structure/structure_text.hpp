@@ -14,7 +14,7 @@
 namespace penstock::state {
 
 // A tensor as it stands in the text.
-struct TensorEntry {
+struct WrittenTensor {
     std::uint64_t storage = 0;
     std::string flags;
     std::string dtype;  // empty: all of the storage, as the checkpoint's tensor is
@@ -23,7 +23,7 @@ struct TensorEntry {
     std::vector<std::uint64_t> strides;
 };
 
-struct StorageEntry {
+struct WrittenStorage {
     std::string name;
     std::string location = "cpu";
 };
@@ -35,8 +35,8 @@ inline constexpr std::string_view kStructureEnd = "]}";
 
 struct StructureText {
     std::vector<format::Value> values;  ///< references between them are not checked yet
-    std::vector<TensorEntry> tensors;
-    std::vector<StorageEntry> storages;
+    std::vector<WrittenTensor> tensors;
+    std::vector<WrittenStorage> storages;
 };
 
 /// `tensors`: about as many as the checkpoint has, so that room for their entries is made once.

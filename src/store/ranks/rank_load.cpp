@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/ranks/rank_load.hpp"
 
+#include "base/assert.hpp"
 #include "base/path.hpp"
 #include "store/keep/store_folder.hpp"
 #include "store/ranks/rank_save.hpp"
@@ -304,6 +305,7 @@ void LoadLeader::load(Checkpoint opened) {
 }
 
 void LoadLeader::end(bool is_loaded, const std::vector<CheckpointInfo>& passed_over) {
+    PENSTOCK_ASSERT(exchange_ == Exchange::kRuns || !is_loaded);
     LoadVerdict verdict{.goes_on = false, .is_loaded = is_loaded, .passed_over = {}};
     for (const CheckpointInfo& info : passed_over) {
         if (verdict.passed_over.size() < kReasonsMax) {
