@@ -271,6 +271,34 @@ def test_a_process_that_is_killed_leaves_the_old_or_the_new_one(tmp_path):
     assert os.listdir(tmp_path) == ["step-7"] and (path / "meta.pt").exists()
 
 
+def save_many(path, number, pipe):
+    torch.set_num_threads(1)
+    try:
+        for _ in range(15):
+            ours.save({"a": torch.full((1000,), float(number)), "n": number}, checkpoint_id=path)
+        pipe.send("done")
+    except BaseException as error:
+        pipe.send(f"{type(error).__name__}: {error}")
+
+
+def test_processes_that_save_to_one_path_take_turns(tmp_path):
+    here, there = FORK.Pipe(duplex=False)
+    processes = [FORK.Process(target=save_many, args=(tmp_path / "c", number, there)) for number in range(3)]
+    for process in processes:
+        process.start()
+    seen = 0
+    while any(process.is_alive() for process in processes) and not here.poll(0):
+        if (tmp_path / "c").exists():
+            with penstock.Checkpoint(tmp_path / "c") as checkpoint:
+                seen += checkpoint.info.tensors == 1
+    assert [here.recv() for _ in processes] == ["done"] * 3
+    for process in processes:
+        process.join()
+    state = {"a": torch.zeros(1000), "n": 9}
+    ours.load(state, checkpoint_id=tmp_path / "c")
+    assert bool((state["a"] == state["n"]).all()) and os.listdir(tmp_path) == ["c"] and seen
+
+
 # ---- planners and storage of a program's own
 
 

@@ -73,7 +73,9 @@ def save_ours(rank, folder, count):
         state = state_of(seed, count)
         ours.save(state, checkpoint_id=f"{folder}/c")
     ours.async_save(state, checkpoint_id=f"{folder}/async").result(60)
-    dcp.save(state, storage_writer=ours.StorageWriter(f"{folder}/planned"), planner=DefaultSavePlanner())
+    for _ in range(3):  # the plans of the second and the third are cached
+        planner = DefaultSavePlanner(enable_plan_caching=True)
+        dcp.save(state, storage_writer=ours.StorageWriter(f"{folder}/planned"), planner=planner)
     dcp.save(state, checkpoint_id=f"{folder}/stock")
     found = values(state)
     plain = {"a": torch.arange(5.0), "n": 7}
