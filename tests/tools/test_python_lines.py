@@ -12,8 +12,8 @@ LIMITS = {
     "__main__": 56,
     "_deepnvme_hook": 71,
     "_base": 1266,
-    "_state": 2397,  # slices.py: which part of a tensor a DTensor, a ShardedTensor, a Slice is
-    "_store": 1155,  # ranks.py: the mailbox of ranks in a TCPStore of torch
+    "_state": 2431,  # slices.py: which part of a tensor a DTensor, a ShardedTensor, a Slice is, and who writes it
+    "_store": 1176,  # ranks.py: the mailbox of ranks in a TCPStore of torch, whose calls have no limit of their own
     "_measure": 2962,
     "deepnvme": 3195,
     "features": 2153,
@@ -24,7 +24,7 @@ LIMITS = {
     "weights": 3291,
 }
 # Of the parts that every program imports: _base, _state, _store.
-CORE_MAX = 4820
+CORE_MAX = 4873
 
 
 def lines_of(path):
