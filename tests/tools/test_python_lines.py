@@ -13,7 +13,7 @@ LIMITS = {
     "_deepnvme_hook": 71,
     "_base": 1266,
     "_state": 2431,  # slices.py: which part of a tensor a DTensor, a ShardedTensor, a Slice is, and who writes it
-    "_store": 1176,  # ranks.py: the mailbox of ranks in a TCPStore of torch, whose calls have no limit of their own
+    "_store": 1183,  # ranks.py: the mailbox of ranks in a TCPStore of torch, whose calls have no limit of their own
     "_measure": 2962,
     "deepnvme": 3195,
     "features": 2153,
@@ -24,7 +24,7 @@ LIMITS = {
     "weights": 3291,
 }
 # Of the parts that every program imports: _base, _state, _store.
-CORE_MAX = 4873
+CORE_MAX = 4880
 
 
 def lines_of(path):
