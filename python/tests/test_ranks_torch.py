@@ -383,6 +383,41 @@ def test_a_rank_0_that_answers_no_more_ends_the_saves_of_the_others(tmp_path, mo
     assert all("is gone" in text or "was renamed" in text for _, text in results[1:]), results
 
 
+def save_through_a_pause(rank, folder, started):
+    import torch.distributed as dist
+
+    part = penstock.Slice(torch.full((4,), float(rank)), [12], [4 * rank])
+    store = penstock.CheckpointStore(folder, ranks=penstock.Ranks.torch(), rank_wait_s=1)
+    said = []
+    for step in range(12):
+        if step == 3:
+            with open(f"{started}-{rank}", "w"):
+                pass
+            time.sleep(0 if rank else 2)  # it is stopped now, and the others wait for it
+        try:
+            said.append(store.save({"w": part}, step=step).step)
+        except OSError as error:
+            said.append(str(error))
+        dist.barrier()
+        time.sleep(0.3)
+    return said
+
+
+def test_ranks_whose_mailbox_did_not_answer_for_long_save_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock._store.ranks._CALL_MAX", timedelta(seconds=1))
+    monkeypatch.setattr("penstock._store.ranks._AGAIN_S", 1)
+    started = str(tmp_path / "started")
+    with RankProcesses(3, tmp_path / "r", save_through_a_pause, str(tmp_path / "s"), started) as ranks:
+        wait_for([f"{started}-{rank}" for rank in range(3)])
+        ranks.send(0, signal.SIGSTOP)
+        time.sleep(5)
+        ranks.send(0, signal.SIGCONT)
+        results = ranks.results()
+    assert [said[-1] for said in results] == [11] * 3, results
+    for said in results:  # and they agree on each save
+        assert [isinstance(one, int) for one in said] == [isinstance(one, int) for one in results[0]], results
+
+
 def rank_0_leaves(rank, folder):
     began = time.monotonic()
     ranks = penstock.Ranks.torch()

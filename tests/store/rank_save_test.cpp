@@ -3,6 +3,7 @@
 #include "store/keep/store_folder.hpp"
 #include "store/rank_state.hpp"
 #include "store/stock_view.hpp"
+#include "support/error_of.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 
@@ -491,27 +492,18 @@ TEST_F(RankSaves, ACheckpointThatIsReadBackDamagedIsAnErrorOnAll) {
 // A save that one rank alone does not begin is that one of all: the next ones fit again.
 TEST_F(RankSaves, ASaveThatOneRankRefusesDisturbsNoLaterOne) {
     using Refused = std::function<void(CheckpointStore&, const State&, bool refuses)>;
-    const Refused ways[] = {
-        [](CheckpointStore& store, const State& state, bool refuses) {
-            State own = state;
-            own.tensors.front().dtype = refuses ? "F33" : "F32";
-            store.save_async(own, {.step = 2}).result();
-        },
-        [](CheckpointStore& store, const State& state, bool refuses) {
-            const PendingSave first = store.save_async(state, {.step = 2});
-            PendingSave second = store.save_async(state, {.step = 2});
-            refuses ? second.cancel() : void();
-            first.result();
-            second.result();
-        },
-        [](CheckpointStore& store, const State& state, bool refuses) {
-            State own = state;
-            own.structure = refuses ? "null" : own.structure;
-            const PendingSave failed = store.save_async(own, {.step = 2});
-            failed.wait();
-            static_cast<void>(refuses ? nullptr : failed.failure());  // reported on the others
-            store.save(state, {.step = 2});
-        }};
+    const Refused ways[] = {[](CheckpointStore& store, const State& state, bool refuses) {
+                                State own = state;
+                                own.tensors.front().dtype = refuses ? "F33" : "F32";
+                                store.save_async(own, {.step = 2}).result();
+                            },
+                            [](CheckpointStore& store, const State& state, bool refuses) {
+                                const PendingSave first = store.save_async(state, {.step = 2});
+                                PendingSave second = store.save_async(state, {.step = 2});
+                                refuses ? second.cancel() : void();
+                                first.result();
+                                second.result();
+                            }};
     for (const std::uint32_t refuses : {0U, 1U}) {
         for (const Refused& way : ways) {
             EXPECT_THAT(
@@ -529,6 +521,38 @@ TEST_F(RankSaves, ASaveThatOneRankRefusesDisturbsNoLaterOne) {
     }
     Checkpoint checkpoint(engine_, FileSystem::local(), reader().latest()->path);
     EXPECT_EQ(RankState::compare(checkpoint, 5), "");
+}
+
+// Reported on one rank, and not yet on the other: both save.
+TEST_F(RankSaves, AFailureInTheBackgroundIsNoneOfTheNextSave) {
+    for (const bool background : {false, true}) {
+        for (const std::uint32_t refuses : {0U, 1U}) {
+            EXPECT_THAT(
+                run(2,
+                    [&](const Ranks& ranks, CheckpointStore& store) {
+                        const RankState state(ranks.number(), ranks.count(), 1);
+                        const bool is_bad = ranks.number() == refuses;
+                        State bad = state.state();
+                        bad.structure = is_bad ? "null" : bad.structure;
+                        const PendingSave failed = store.save_async(bad, {.step = 2});
+                        failed.wait();
+                        static_cast<void>(is_bad ? failed.failure() : nullptr);
+                        const auto error = support::error_of([&] {
+                            background
+                                ? static_cast<void>(store.save_async(state.state(), {.step = 3}))
+                                : static_cast<void>(store.save(state.state(), {.step = 3}));
+                            return store.wait();
+                        });
+                        ASSERT_EQ(error.has_value(), !is_bad);
+                        EXPECT_TRUE(!background || is_bad ||
+                                    std::string(error->what()).find("was begun all the same") !=
+                                        std::string::npos);
+                        EXPECT_TRUE(store.wait());
+                    }),
+                Each(""));
+            EXPECT_EQ(reader().latest()->step, 3U);
+        }
+    }
 }
 
 TEST_F(RankSaves, ARankThatDoesNotCallIsNamed) {

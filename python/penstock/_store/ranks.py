@@ -19,6 +19,7 @@ from penstock import _core
 from penstock._base import arguments as _arguments
 
 _ADDRESS = "PENSTOCK_RANKS_ADDRESS"
+_AGAIN_S = 60.0  # between two looks for a server that was gone: its machine may only have stood still
 _CALL_MAX = timedelta(seconds=60)  # for the server to answer
 _CONNECT_MAX = timedelta(seconds=5)  # for one more client of a server that was there
 _PAUSE_S = 0.0005  # between two looks for a key, at first
@@ -117,6 +118,7 @@ class _TorchMailbox:
         self._pool: collections.deque[Any] = collections.deque()
         self._process = os.getpid()
         self._gone: str | None = None
+        self._again = 0.0  # when it is looked for again
 
     @classmethod
     def of_group(cls, group: Any, number: int, address: str | None) -> _TorchMailbox:
@@ -184,11 +186,15 @@ class _TorchMailbox:
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[Any]:
-        """Raises at once if the server was gone before: each new connection would be tried for long."""
+        """Raises at once if the server was gone a short time ago: each new connection would be tried for long."""
         if self._process != os.getpid():  # the clients are the parent's
             self._process, self._pool = os.getpid(), collections.deque()
         if self._gone:
-            raise ConnectionError(self._gone)
+            if time.monotonic() < self._again:
+                raise ConnectionError(self._gone)
+            self._again = time.monotonic() + _AGAIN_S
+            self._pool.append(self._connect(_CONNECT_MAX))
+            self._gone = None
         try:
             client = self._pool.pop()
         except IndexError:
@@ -196,7 +202,8 @@ class _TorchMailbox:
         try:
             yield client
         except Exception as error:
-            self._gone = str(error).split("\n")[0]
+            self._gone, self._again = str(error).split("\n")[0], time.monotonic() + _AGAIN_S
+            self._pool.clear()
             raise
         self._pool.append(client)  # not one that was interrupted: its answer is still to come
 

@@ -37,11 +37,6 @@ constexpr int kLocksMax = 1000;  // each finds that the save before has just end
     base::raise(base::error(ErrorCode::kInvalidArgument, kSave, why, path));
 }
 
-bool exists(const Error& error) {
-    return error.system_errno() == EEXIST || error.system_errno() == ENOTEMPTY ||
-           error.system_errno() == ENOTDIR;
-}
-
 bool lacks_exchange(const Error& error) {
     const int number = error.system_errno();
     return error.reason() == ErrorCode::kUnsupported || number == EINVAL || number == ENOSYS ||

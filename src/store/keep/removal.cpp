@@ -45,11 +45,6 @@ bool is_of(const PartsName& parts, const std::string& identity) {
     return parts.identity == identity || base::planted("foreign_parts");
 }
 
-bool exists(const Error& error) {
-    return error.system_errno() == EEXIST || error.system_errno() == ENOTEMPTY ||
-           error.system_errno() == ENOTDIR;
-}
-
 bool is_missing(const Error& error) {
     return error.system_errno() == ENOENT;
 }

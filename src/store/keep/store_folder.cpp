@@ -137,6 +137,11 @@ bool is_name_of_slices(std::string_view name) {
     return is_shard_name(name) && name.ends_with(kSlicesSuffix);
 }
 
+bool exists(const Error& error) {
+    return error.system_errno() == EEXIST || error.system_errno() == ENOTEMPTY ||
+           error.system_errno() == ENOTDIR;
+}
+
 std::string share_name(std::uint32_t rank) {
     return fmt::format("{}{:0{}}", kSharePrefix, rank, kShardDigits);
 }

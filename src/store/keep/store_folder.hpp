@@ -59,6 +59,9 @@ struct FolderScan {
 /// make.
 [[nodiscard]] std::optional<std::uint64_t> hidden_generation(std::string_view name);
 
+/// Whether a name could not be given or taken away because of what is there.
+[[nodiscard]] bool exists(const Error& error);
+
 /// "shard-00007.safetensors". "shard-00007.slices.safetensors" has slices under the names of their
 /// tensors; earlier saves gave them names of their own, and the file the first of these names.
 [[nodiscard]] std::string shard_name(std::uint64_t number, bool slices = false);

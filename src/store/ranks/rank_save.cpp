@@ -198,7 +198,7 @@ void check_room(const SaveContext& context, std::span<const std::uint64_t> neede
 }
 
 void check_ready(const SaveContext& context, const ranks::Group& group, const SaveReady& mine,
-                 std::span<const std::string> messages, std::string& note) {
+                 std::span<const std::string> messages) {
     std::vector<std::uint64_t> needed = mine.bytes;
     for (std::uint32_t rank = 1; rank < messages.size(); ++rank) {
         const SaveReady ready = SaveReady::from(messages[rank]);
