@@ -12,7 +12,7 @@ LIMITS = {
     "__main__": 56,
     "_deepnvme_hook": 71,
     "_base": 1266,
-    "_state": 2480,  # slices.py: which part of a tensor a DTensor, a ShardedTensor, a Slice is, and who writes it
+    "_state": 2500,  # slices.py: which part of a tensor a DTensor, a ShardedTensor, a Slice is, and who writes it
     "_store": 1290,  # ranks.py: the mailbox of ranks in a TCPStore of torch; sigterm.py: a stop of all ranks
     "_measure": 2962,
     "dcp": 835,  # torch's calls, its StorageWriter and StorageReader, and install()
