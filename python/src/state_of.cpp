@@ -10,6 +10,7 @@
 #include "plain_values.hpp"
 #include "replaced.hpp"
 #include "state.hpp"
+#include "stream/checksum.hpp"
 #include "torch_objects.hpp"
 #include "torch_storages.hpp"
 #include "unread.hpp"
@@ -18,6 +19,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory_resource>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -448,11 +451,22 @@ private:
         return add_tensor(std::move(t));
     }
 
-    // Of what slices.py knows.
+    // A number of the place, the same on all ranks: equal parts are written by ranks in turn.
+    [[nodiscard]] std::uint64_t place_number() const {
+        std::uint64_t number = 0;
+        for (const nb::handle step : path_) {
+            const std::optional<Value> key = plain_value(step);
+            const std::string text = key ? key->text + std::to_string(key->integer) : std::string();
+            number = number * 31 + stream::content_hash(std::as_bytes(std::span(text)));
+        }
+        return number >> 1U;
+    }
+
+    // The tensor that slices.py takes apart.
     ValueId part(nb::handle o, int depth) {
         nb::object made;
         try {
-            made = parts_(o, state_.sliced.size(), rank_->count);
+            made = parts_(o, place_number(), rank_->count);
         } catch (const nb::python_error& error) {
             if (!error.matches(PyExc_ValueError)) {
                 throw;

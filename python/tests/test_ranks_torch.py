@@ -208,6 +208,24 @@ def test_replicas_beside_the_mesh_of_a_tensor_are_written_once(tmp_path, kind):
         assert info.tensor_bytes == sum(one.nbytes for one in saved[0].values())
 
 
+def save_other_keys(rank, folder):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (2,))
+    state = {"mine": penstock.Slice(torch.ones(2), (2,), (0,))} if rank else {}
+    for i in range(6):
+        state[f"w{i}"] = distribute_tensor(torch.full((4,), float(i)), mesh, [Replicate()])
+    with penstock.CheckpointStore(folder, ranks=penstock.Ranks.torch()) as store:
+        store.save({"model": state}, step=1)
+        return store.load()["model"]
+
+
+def test_ranks_with_other_keys_agree_on_who_writes_a_replica(tmp_path):
+    for found in run_ranks(2, tmp_path / "r", save_other_keys, str(tmp_path / "s")):
+        assert found["mine"].tolist() == [1, 1] and all(found[f"w{i}"].tolist() == [i] * 4 for i in range(6))
+
+
 def save_partial(rank, folder):
     from torch.distributed.tensor import DTensor, Partial
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads by ranks that are threads, on a real folder: all load one checkpoint, or none does.
 #include "store/rank_state.hpp"
+#include "store/support.hpp"
 #include "support/error_of.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves by ranks that are threads, on a real folder: what they write, and what is refused on all.
 #include "store/keep/store_folder.hpp"
+#include "store/rank_saves.hpp"
 #include "store/rank_state.hpp"
 #include "store/stock_view.hpp"
 #include "support/error_of.hpp"
@@ -37,72 +38,6 @@ using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr std::uint64_t kLarge = 400'000;  // elements: more than a tensor that rank 0 writes alone
-
-class RankSaves : public ::testing::Test {
-protected:
-    using Work = std::function<void(const Ranks&, CheckpointStore&)>;
-
-    [[nodiscard]] static StoreOptions options_of(const Ranks& ranks) {
-        return {.keep = 2, .lock_wait_ms = 0, .ranks = ranks, .rank_wait_ms = 2000};
-    }
-    // Each rank on a thread of its own, with a store of its own; the errors, by rank.
-    std::vector<std::string> run(std::uint32_t count, const Work& work) {
-        std::vector<std::string> errors(count);
-        std::vector<std::thread> threads;
-        for (const Ranks& ranks : Ranks::of_threads(count)) {
-            threads.emplace_back([this, ranks, &work, &errors] {
-                try {
-                    CheckpointStore store(engine_, FileSystem::local(), folders_of(ranks),
-                                          options_of(ranks));
-                    work(ranks, store);
-                } catch (const std::exception& error) {
-                    errors[ranks.number()] = error.what();
-                }
-            });
-        }
-        for (std::thread& thread : threads) {
-            thread.join();
-        }
-        return errors;
-    }
-    void save_all(std::uint32_t count, std::uint64_t number, std::uint64_t whole = 300) {
-        EXPECT_THAT(run(count,
-                        [&](const Ranks& ranks, CheckpointStore& store) {
-                            const RankState state(ranks.number(), ranks.count(), number, whole);
-                            const CheckpointInfo info = store.save(state.state(), {.step = number});
-                            EXPECT_EQ(info.step, number);
-                            EXPECT_EQ(info.path, store.latest()->path);
-                            EXPECT_EQ(info.tensors, 7U);
-                            EXPECT_THAT(info.note, Not(HasSubstr("rank")));
-                        }),
-                    Each(""));
-    }
-    [[nodiscard]] CheckpointStore reader() {
-        return {engine_, FileSystem::local(), {folder_ / "ckpt"}};
-    }
-    [[nodiscard]] std::string as_stock(std::uint64_t number, std::uint64_t whole = 300) {
-        return RankState::compare_as_stock(*engine_, FileSystem::local(), reader().latest()->path,
-                                           number, whole);
-    }
-    [[nodiscard]] std::vector<std::string> leftovers() const {
-        std::vector<std::string> names;
-        for (const auto& entry : std::filesystem::directory_iterator(folder_ / "ckpt")) {
-            const std::string name = entry.path().filename();
-            if (name.starts_with(".unfinished") || name.starts_with(".removed")) {
-                names.push_back(name);
-            }
-        }
-        return names;
-    }
-    [[nodiscard]] virtual std::vector<std::string> folders_of(const Ranks& /*ranks*/) const {
-        return {folder_ / "ckpt"};
-    }
-
-    support::TempFolder folder_;
-    std::shared_ptr<Engine> engine_ = std::make_shared<Engine>();
-};
 
 TEST_F(RankSaves, IsOneCheckpointOfAll) {
     for (const std::uint32_t count : {2U, 3U, 5U, 8U}) {
@@ -175,98 +110,6 @@ TEST_F(RankSaves, OtherStepIsAnErrorOnAll) {
                                    HasSubstr("rank 0 step 7"))));
     EXPECT_FALSE(reader().latest());
     EXPECT_THAT(leftovers(), IsEmpty());
-}
-
-TEST_F(RankSaves, OtherStructureIsAnErrorOnAll) {
-    const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
-        const RankState state(ranks.number(), ranks.count(), ranks.number());
-        store.save(state.state(), {.step = 1});
-    });
-    EXPECT_THAT(errors, Each(HasSubstr("state: another value on rank 1 of 2 (this process) than on "
-                                       "rank 0 of 2 (this process)")));
-    EXPECT_FALSE(reader().latest());
-    EXPECT_THAT(leftovers(), IsEmpty());
-}
-
-TEST_F(RankSaves, OtherWholeTensorsAreAnErrorOnAll) {
-    const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
-        const RankState state(ranks.number(), ranks.count(), 1, 300 + ranks.number());
-        store.save(state.state(), {.step = 1});
-    });
-    EXPECT_THAT(errors, Each(AllOf(HasSubstr("tensor 'head' is F32 [1, 300] on rank 0"),
-                                   HasSubstr("F32 [1, 301] on rank 1"))));
-}
-
-TEST_F(RankSaves, WholeTensorsMayBeOnSomeRanksOnly) {
-    for (const std::uint64_t number : {1U, 2U}) {
-        EXPECT_THAT(run(4,
-                        [&](const Ranks& ranks, CheckpointStore& store) {
-                            const RankState state(ranks.number(), ranks.count(), number, kLarge,
-                                                  true);
-                            State own = state.state();
-                            std::erase_if(own.tensors, [&](const StateTensor& tensor) {
-                                return tensor.name == (ranks.number() == 0 ? "table" : "bias");
-                            });
-                            const CheckpointInfo info = store.save(own, {.step = number});
-                            EXPECT_EQ(info.tensors, 12U);
-                        }),
-                    Each(""));
-        const auto latest = reader().latest();
-        ASSERT_TRUE(latest);
-        Checkpoint checkpoint(engine_, FileSystem::local(), latest->path);
-        EXPECT_EQ(RankState::compare(checkpoint, number, kLarge, true), "");
-        EXPECT_EQ(RankState::compare_as_stock(*engine_, FileSystem::local(), latest->path, number,
-                                              kLarge, true),
-                  "");
-        EXPECT_THAT(checkpoint.verify(), IsEmpty());
-        for (const auto& entry : std::filesystem::directory_iterator(latest->path)) {
-            EXPECT_FALSE(is_share_name(entry.path().filename().string())) << entry.path();
-        }
-    }
-}
-
-TEST_F(RankSaves, ReplicasAreEqualOrTheFirstIsTaken) {
-    const auto save = [&](std::string_view other, Replicas replicas) {
-        return run(3, [&](const Ranks& ranks, CheckpointStore& store) {
-            const RankState state(ranks.number(), ranks.count(), 1, kLarge);
-            State own = state.state();
-            std::vector<std::byte> changed;
-            for (StateTensor& tensor : own.tensors) {
-                if (tensor.name == other && ranks.number() == 2) {
-                    changed.assign(tensor.data.data, tensor.data.data + tensor.data.bytes);
-                    changed.back() ^= std::byte{1};
-                    tensor.data = changed;
-                }
-            }
-            store.save(own, {.step = 1, .replicas = replicas});
-        });
-    };
-    for (const std::string name : {"bias", "head"}) {
-        EXPECT_THAT(save(name, Replicas::kEqual),
-                    Each(AllOf(HasSubstr("tensor '" + name + "' is not the same on rank 0 of 3"),
-                               HasSubstr("and rank 2 of 3"), HasSubstr("replicas=\"first\""))));
-        EXPECT_THAT(leftovers(), IsEmpty());
-    }
-    EXPECT_FALSE(reader().latest());
-    EXPECT_THAT(save("bias", Replicas::kFirst), Each(""));
-    Checkpoint checkpoint(engine_, FileSystem::local(), reader().latest()->path);
-    EXPECT_EQ(RankState::compare(checkpoint, 1, kLarge), "");
-}
-
-TEST_F(RankSaves, ATensorIsWholeOrInPartsOnAll) {
-    const auto errors = run(2, [&](const Ranks& ranks, CheckpointStore& store) {
-        const RankState state(ranks.number(), ranks.count(), 1);
-        State own = state.state();
-        for (StateTensor& tensor : own.tensors) {
-            if (tensor.name == "bias" && ranks.number() == 1) {
-                tensor.global_shape = tensor.shape;
-                tensor.global_offset = {0, 0};
-            }
-        }
-        store.save(own, {.step = 1});
-    });
-    EXPECT_THAT(errors, Each(AllOf(HasSubstr("tensor 'bias' is F32 [1, 77] on rank 0"),
-                                   HasSubstr("a part of F32 [1, 77] on rank 1"))));
 }
 
 TEST_F(RankSaves, AHoleIsAnErrorOnAll) {

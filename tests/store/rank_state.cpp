@@ -35,8 +35,9 @@ std::vector<std::byte> content_of(const Matrix& matrix, std::uint64_t number) {
 }
 
 std::string structure_of(std::uint64_t number) {
-    return fmt::format(R"({{"penstock_structure":1,"values":[{}],"tensors":[],"storages":[]}})",
-                       number);
+    return fmt::format(
+        "{{\"penstock_structure\":1,\n\"values\":[{}],\n\"tensors\":[],\n\"storages\":[]}}",
+        number);
 }
 
 constexpr std::uint64_t kOwnBytes = 4 * 20;
