@@ -114,6 +114,23 @@ def test_fsdp2_is_saved_over_an_older_one_and_loaded_by_others(tmp_path):
     assert not penstock.Checkpoint(tmp_path / "s" / "c").verify()
 
 
+def save_keys_of_its_own(rank, folder):
+    key = f"dp_rank_{rank}"
+    ours.save({"w": torch.arange(4.0), key: {"it": rank, "rng": torch.full((3,), rank)}}, checkpoint_id=folder)
+    own = {"w": torch.zeros(4), key: {"it": -1, "rng": torch.zeros(3, dtype=torch.int64)}}
+    ours.load(own, checkpoint_id=folder)
+    stock = {"w": torch.zeros(4), key: {"rng": torch.zeros(3, dtype=torch.int64)}}
+    dcp.load(stock, storage_reader=hf_storage.HuggingFaceStorageReader(folder))
+    return own, stock
+
+
+def test_keys_that_only_some_ranks_have(tmp_path):
+    for rank, (own, stock) in enumerate(run_ranks(2, tmp_path / "r", save_keys_of_its_own, str(tmp_path / "c"))):
+        assert own[f"dp_rank_{rank}"]["it"] == rank
+        for state in (own, stock):
+            assert state["w"].tolist() == [0, 1, 2, 3] and state[f"dp_rank_{rank}"]["rng"].tolist() == [rank] * 3
+
+
 def save_different_values(rank, folder):
     said = []
     for name, value in (("value", f"{rank}"), ("tensor", torch.tensor(rank)), ("none", torch.ones(3))):

@@ -79,7 +79,7 @@ def fill(path: str, state: dict[str, Any], partial: bool, pickled: bool) -> None
         others = {n: t for n, t in tensors.items() if isinstance(t, torch.Tensor) and t.dtype != saved[n].dtype}
         made = {name: torch.empty_like(one, dtype=saved[name].dtype) for name, one in others.items()}
         if tensors:
-            source = checkpoint._core.source(*_load.asked_for(None))
+            source = checkpoint._core.source(*_load.asked_for(None), False)
             _load.fill(source, {**tensors, **made}, None, False, None, only=True)
         with torch.no_grad():
             for name, one in others.items():
@@ -95,7 +95,7 @@ def _is_tensor(value: Any) -> bool:
 
 def saved_state(checkpoint: Checkpoint, pickled: bool) -> dict[str, Any]:
     """The state of a checkpoint, with its tensors on the meta device."""
-    state, _ = _load.without_data(checkpoint._core.source(*_load.asked_for(None)), pickled)
+    state, _ = _load.without_data(checkpoint._core.source(*_load.asked_for(None), False), pickled)
     return state if isinstance(state, dict) else {}
 
 

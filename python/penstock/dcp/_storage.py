@@ -240,7 +240,7 @@ class StorageReader(TorchReader):
             if target.dtype != whole.dtype:
                 local = made[name] = torch.empty_like(target, dtype=whole.dtype)
             into[name] = Slice(local, tuple(whole.shape), tuple(item.storage_offsets)) if whole.dim() else local
-        _load.fill(checkpoint._core.source(*_load.asked_for(None)), into, None, False, None, only=True)
+        _load.fill(checkpoint._core.source(*_load.asked_for(None), False), into, None, False, None, only=True)
         for name, (item, target) in wanted.items():
             if name in made:
                 target.copy_(made[name])
