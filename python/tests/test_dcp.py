@@ -285,6 +285,15 @@ def test_the_working_folder_of_the_process_is_refused(tmp_path, monkeypatch):
     assert os.getcwd() == str(tmp_path / "run") and os.listdir() == ["c"]
 
 
+def test_the_folder_keeps_its_permissions(tmp_path):
+    path = tmp_path / "c"
+    for mode in (0o700, 0o2770, 0o755):
+        ours.save({"a": torch.ones(3)}, checkpoint_id=path)
+        path.chmod(mode)
+        ours.save({"a": torch.ones(3)}, checkpoint_id=path)
+        assert path.stat().st_mode & 0o7777 == mode
+
+
 def save_as_another_user(path, pipe):
     torch.set_num_threads(1)
     if os.getuid() == 0:

@@ -231,6 +231,21 @@ std::set<std::string> CheckpointPlace::own_names(const Folder& folder, bool is_w
     return own;
 }
 
+// Before something is written: a folder that only its owner may enter stays one.
+void CheckpointPlace::permit(const std::string& unfinished) const {
+    const auto status = files_.find(path_);
+    if (!status || status->kind != FileKind::kFolder) {
+        return;
+    }
+    try {
+        files_.open_folder(unfinished).take_attributes(path_);
+    } catch (const Error& error) {
+        if (error.reason() != ErrorCode::kUnsupported) {
+            throw;
+        }
+    }
+}
+
 void CheckpointPlace::carry(const std::string& unfinished) {
     const auto status = files_.find(path_);
     if (!status || status->kind != FileKind::kFolder) {

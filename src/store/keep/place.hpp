@@ -52,6 +52,8 @@ public:
     /// Finishes what an earlier save left, and returns the generation of the next one. Throws
     /// kInvalidArgument where the path holds what may not be replaced.
     [[nodiscard]] std::uint64_t begin();
+    /// Gives an empty folder that will be put here the permissions of the one that is here.
+    void permit(const std::string& unfinished) const;
     /// Links the files of others into the folder that will be put here, and moves what cannot be
     /// linked. Throws Error if that cannot be moved, either; settle() then brings back the rest.
     void carry(const std::string& unfinished);
