@@ -143,6 +143,10 @@ public:
     void remove_folder(const std::string& name) const;
     /// Renames within this folder; replaces `to` atomically if it exists.
     void rename(const std::string& from, const std::string& to) const;
+    /// As FileSystem::take_attributes(), for this folder: the permission bits of another one and,
+    /// if permitted, its owner, group, ACLs (also the default one) and "user." attributes.
+    /// kUnsupported where a file system has none.
+    void take_attributes(const std::string& from) const;
     /// Makes its names survive a power cut.
     void sync() const;
     /// Takes an exclusive lock on the folder itself, against processes that lock it too; creates no

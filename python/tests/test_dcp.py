@@ -145,6 +145,29 @@ def test_keys_that_are_no_strings_are_found_again(tmp_path):
     assert state["s"].keys() == {0} and state["s"][0]["n"] == 3 and state["s"][0]["t"].tolist() == [1, 1]
 
 
+def test_tensors_in_tuples_have_their_data(tmp_path):
+    """Tuples are values to torch's flat keys, and are replaced."""
+    made = {
+        "deep": {"pair": (torch.ones(2), {"w": torch.full((3,), 2.0).half()}, torch.Size([5]))},
+        "list": [(torch.arange(4),)],
+    }
+    ours.save(made, checkpoint_id=tmp_path / "c")
+
+    def check(state):
+        first, second, number = state["deep"]["pair"]
+        assert first.tolist() == [1, 1] and second["w"].tolist() == [2, 2, 2] and type(number) is torch.Size
+        assert second["w"].dtype == torch.half and state["list"][0][0].tolist() == [0, 1, 2, 3]
+
+    for reader in (None, ours.StorageReader(tmp_path / "c")):
+        state = {
+            "deep": {"pair": (torch.zeros(2), {"w": torch.zeros(3).half()}, 0)},
+            "list": [(torch.zeros(4).long(),)],
+        }
+        load = ours.load if reader is None else dcp.load
+        load(state, checkpoint_id=tmp_path / "c", storage_reader=reader)
+        check(state)
+
+
 def test_other_objects_are_an_error_with_their_key_or_pickled(tmp_path):
     state = {"a": torch.ones(2), "deep": {"path": Path("x")}}
     with pytest.raises(TypeError, match=r"state\['deep'\]\['path'\]"):
@@ -235,6 +258,76 @@ def test_the_folder_of_a_store_is_refused(tmp_path):
         store.save({"a": torch.ones(1)}, step=1)
     with pytest.raises(ValueError, match="it is the folder of a CheckpointStore"):
         ours.save({"a": torch.ones(1)}, checkpoint_id=tmp_path / "s")
+
+
+def test_a_path_is_what_the_system_takes_it_for(tmp_path, monkeypatch):
+    (tmp_path / "far" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("far/inner")
+    monkeypatch.chdir(tmp_path)
+    ours.save({"n": 1}, checkpoint_id="link/../c")
+    state = {"n": 0}
+    ours.load(state, checkpoint_id="link/../c")
+    assert state["n"] == 1 and os.listdir(tmp_path / "far" / "c") and not (tmp_path / "c").exists()
+
+
+def test_the_working_folder_of_the_process_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    for path in (".", tmp_path / "run", "../run"):
+        with pytest.raises(ValueError, match="it is the working folder of this process.*give a folder in it"):
+            ours.save({"n": 1}, checkpoint_id=path)
+        with pytest.raises(ValueError, match="it is the working folder"):
+            ours.async_save({"n": 1}, checkpoint_id=path)
+    with pytest.raises(dcp.CheckpointException) as raised:
+        dcp.save({"n": 1}, storage_writer=ours.StorageWriter("."))
+    assert "it is the working folder" in str(raised.value.failures[0])
+    ours.save({"n": 1}, checkpoint_id="c")
+    assert os.getcwd() == str(tmp_path / "run") and os.listdir() == ["c"]
+
+
+def test_the_folder_keeps_its_permissions(tmp_path):
+    path = tmp_path / "c"
+    for mode in (0o700, 0o2770, 0o755):
+        ours.save({"a": torch.ones(3)}, checkpoint_id=path)
+        path.chmod(mode)
+        ours.save({"a": torch.ones(3)}, checkpoint_id=path)
+        assert path.stat().st_mode & 0o7777 == mode
+
+
+def save_as_another_user(path, pipe):
+    torch.set_num_threads(1)
+    if os.getuid() == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+    try:
+        ours.save({"n": 2}, checkpoint_id=path)
+        pipe.send("saved")
+    except OSError as error:
+        pipe.send(str(error))
+
+
+def test_a_folder_that_cannot_be_moved_ends_the_save_and_stays(tmp_path):
+    """To move a folder takes the right to write in it."""
+    above = tmp_path / "above"
+    (above / "c" / "data").mkdir(parents=True)
+    ours.save({"n": 1}, checkpoint_id=above / "c")
+    (above / "c" / "data" / "one").write_text("a line")
+    (above / "c" / "data").chmod(0o555)
+    if os.getuid() == 0:
+        for one in (above, above / "c", above / "c" / "data"):
+            os.chown(one, 65534, 65534)
+        for one in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+            one.chmod(0o755)
+    here, there = FORK.Pipe(duplex=False)
+    process = FORK.Process(target=save_as_another_user, args=(above / "c", there))
+    process.start()
+    said = here.recv()
+    process.join()
+    assert re.search("c/data'.*could not be moved.*give another path", said)
+    assert os.listdir(above) == ["c"] and (above / "c" / "data" / "one").read_text() == "a line"
+    state = {"n": 0}
+    ours.load(state, checkpoint_id=above / "c")
+    assert state["n"] == 1
 
 
 def save_on(path, pipe):

@@ -200,6 +200,10 @@ void Folder::rename(const std::string& from, const std::string& to) const {
     unwrap(opened(folder_).rename(from, to));
 }
 
+void Folder::take_attributes(const std::string& from) const {
+    unwrap(opened(folder_).take_attributes(from));
+}
+
 void Folder::sync() const {
     unwrap(opened(folder_).sync());
 }

@@ -16,6 +16,10 @@ base::Failure lacks(const char* operation, const std::string& path) {
 
 }  // namespace
 
+base::Result<void> Folder::take_attributes(const std::string& from) {
+    return lacks("take_attributes", from);
+}
+
 base::Result<std::unique_ptr<FileLock>> Folder::lock() {
     return lacks("lock folder", path_);
 }

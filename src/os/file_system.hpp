@@ -46,6 +46,8 @@ public:
     /// Within this folder; replaces `to` atomically when it is there.
     [[nodiscard]] virtual base::Result<void> rename(const std::string& from,
                                                     const std::string& to) = 0;
+    /// Gives this folder the permissions of another, and the rest as FileSystem::take_attributes().
+    [[nodiscard]] virtual base::Result<void> take_attributes(const std::string& from);
     /// Makes its names survive a power cut.
     [[nodiscard]] virtual base::Result<void> sync() = 0;
     /// An exclusive lock of the folder itself; EWOULDBLOCK when another process holds it.

@@ -141,6 +141,7 @@ Result<std::string> resolve_path(std::string path) {
 }
 
 constexpr const char* kAclName = "system.posix_acl_access";
+constexpr const char* kDefaultAclName = "system.posix_acl_default";  // folders alone have it
 
 // Copies "user." attributes and the ACL, if permitted: a file without them is better than no file.
 // The administrator sets attributes of the "security." and "trusted." kinds. True if the ACL, whose
@@ -156,7 +157,7 @@ bool copy_extended(const std::string& from, int to) {
         const std::string name = names.c_str() + at;
         at += static_cast<ssize_t>(name.size()) + 1;
         const bool is_acl = name == kAclName;
-        const ssize_t size = is_acl || name.starts_with("user.")
+        const ssize_t size = is_acl || name == kDefaultAclName || name.starts_with("user.")
                                  ? ::getxattr(from.c_str(), name.c_str(), nullptr, 0)
                                  : -1;
         if (size < 0) {
@@ -279,28 +280,7 @@ public:
         if (fd < 0) {
             return fail(system_error(EBADF, "take_attributes", to.info().path));
         }
-        struct stat status {};
-        if (::stat(from.c_str(), &status) != 0) {
-            return fail(system_error(errno, "take_attributes", from));
-        }
-        // The owner first, because changing it clears setuid and setgid. Only root may give files
-        // away; other users keep at least the group, if they are in it.
-        if (::fchown(fd, status.st_uid, status.st_gid) != 0) {
-            static_cast<void>(::fchown(fd, static_cast<uid_t>(-1), status.st_gid) == 0);
-        }
-        const bool has_acl = copy_extended(from, fd);
-        if (!has_acl) {
-            // A folder's default ACL on the new file would grant access that the old file did not.
-            static_cast<void>(::fremovexattr(fd, kAclName) == 0);
-        }
-        // Some mounts refuse each chmod, and give all files one mode.
-        struct stat made {};
-        const bool is_same = !has_acl && ::fstat(fd, &made) == 0 &&
-                             (made.st_mode & 07777U) == (status.st_mode & 07777U);
-        if (!is_same && ::fchmod(fd, status.st_mode & 07777U) != 0) {
-            return fail(system_error(errno, "take_attributes", to.info().path));
-        }
-        return {};
+        return take_local_attributes(from, fd, to.info().path);
     }
 
     Result<void> set_modified(const std::string& path, std::int64_t since_1970_ns) override {
@@ -328,6 +308,32 @@ public:
 };
 
 }  // namespace
+
+Result<void> take_local_attributes(const std::string& from, int fd, const std::string& to) {
+    struct stat status {};
+    if (::stat(from.c_str(), &status) != 0) {
+        return fail(system_error(errno, "take_attributes", from));
+    }
+    // The owner first, because changing it clears setuid and setgid. Only root may give files
+    // away; other users keep at least the group, if they are in it.
+    if (::fchown(fd, status.st_uid, status.st_gid) != 0) {
+        static_cast<void>(::fchown(fd, static_cast<uid_t>(-1), status.st_gid) == 0);
+    }
+    static_cast<void>(::fremovexattr(fd, kDefaultAclName) == 0);  // of the folder above
+    const bool has_acl = copy_extended(from, fd);
+    if (!has_acl) {
+        // A folder's default ACL on the new file would grant access that the old file did not.
+        static_cast<void>(::fremovexattr(fd, kAclName) == 0);
+    }
+    // Some mounts refuse each chmod, and give all files one mode.
+    struct stat made {};
+    const bool is_same =
+        !has_acl && ::fstat(fd, &made) == 0 && (made.st_mode & 07777U) == (status.st_mode & 07777U);
+    if (!is_same && ::fchmod(fd, status.st_mode & 07777U) != 0) {
+        return fail(system_error(errno, "take_attributes", to));
+    }
+    return {};
+}
 
 bool is_missing(const std::string& path) {
     struct stat status {};

@@ -16,4 +16,8 @@ namespace penstock::os {
 /// would cost more than the system call.
 [[nodiscard]] bool is_missing(const std::string& path);
 
+/// FileSystem::take_attributes() to an open file or folder; `to` is for people.
+[[nodiscard]] base::Result<void> take_local_attributes(const std::string& from, int fd,
+                                                       const std::string& to);
+
 }  // namespace penstock::os

@@ -3,6 +3,7 @@
 
 #include "base/clock.hpp"
 #include "os/local_file.hpp"
+#include "os/local_file_system.hpp"
 #include "os/local_lock.hpp"
 #include "os/statx.hpp"
 
@@ -191,6 +192,10 @@ Result<void> LocalFolder::rename(const std::string& from, const std::string& to)
 
 // A file system may have no sync of folders, which is a network or user-space one: its server has
 // the names by now. PostgreSQL and LevelDB take these errors so, too.
+Result<void> LocalFolder::take_attributes(const std::string& from) {
+    return take_local_attributes(from, fd_.get(), path());
+}
+
 Result<void> LocalFolder::sync() {
     while (::fsync(fd_.get()) != 0) {
         if (errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS || errno == EBADF) {

@@ -34,6 +34,7 @@ public:
     [[nodiscard]] base::Result<void> remove_folder(const std::string& name) override;
     [[nodiscard]] base::Result<void> rename(const std::string& from,
                                             const std::string& to) override;
+    [[nodiscard]] base::Result<void> take_attributes(const std::string& from) override;
     [[nodiscard]] base::Result<void> sync() override;
     [[nodiscard]] base::Result<std::unique_ptr<FileLock>> lock() override;
 

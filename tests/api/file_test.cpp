@@ -309,6 +309,14 @@ TEST_F(PublicFile, StatusLinksAndAttributes) {
     files.take_attributes(folder_ / "file", other);
     EXPECT_EQ(files.status(folder_ / "other").mode, 0600U);
     EXPECT_TRUE(error_of([&] { return files.take_attributes(folder_ / "file", File()), 0; }));
+    files.make_folder(folder_ / "private");
+    files.make_folder(folder_ / "like it");
+    ASSERT_EQ(::chmod((folder_ / "private").c_str(), 0700), 0);
+    const Folder like = files.open_folder(folder_ / "like it");
+    like.take_attributes(folder_ / "private");
+    EXPECT_EQ(files.status(folder_ / "like it").mode, 0700U);
+    EXPECT_TRUE(error_of([&] { return like.take_attributes(folder_ / "none"), 0; }));
+    EXPECT_TRUE(error_of([&] { return Folder().take_attributes(folder_ / "private"), 0; }));
 }
 
 }  // namespace

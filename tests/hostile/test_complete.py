@@ -28,9 +28,9 @@ WITHOUT_MEMORY = {
         "total_bytes", "wait_for", "wait_for_gpus", "wait_staged", "wake",
     },
     "are part of others that have a row": {
-        "add_parts", "check", "default_options", "end_fork", "error_category", "fit_weight_units", "named",
-        "note_whole", "preload", "prepare_fork", "report_to", "ring_view", "settle", "start", "try_start",
-        "verify_header", "verify_index", "warm_up",
+        "add_parts", "check", "default_options", "end_fork", "error_category", "fit_weight_units", "follow", "hear",
+        "key", "lead", "leave", "named", "note_whole", "preload", "prepare_fork", "report_to", "ring_view", "settle",
+        "start", "try_start", "verify_header", "verify_index", "wait_for_word", "warm_up",
     },
 }  # fmt: skip
 

@@ -188,6 +188,49 @@ TEST_F(PlaceTest, AFileOfOthersWithANameOfTheNewCheckpointIsRefused) {
     EXPECT_THAT(files().list("/out"), ElementsAre("step-7"));
 }
 
+TEST_F(PlaceTest, AMetadataFileThatIsNotOfTorchIsRefused) {
+    files().make_folder("/out");
+    files().make_folder(kPath);
+    put(join(kPath, ".metadata"), 3);
+    EXPECT_THAT(refusal(1), HasSubstr("'.metadata', which is no file of torch"));
+    EXPECT_EQ(bytes_of(join(kPath, ".metadata")), 3U);
+}
+
+TEST_F(PlaceTest, AWorkFolderThatIsALinkIsRefused) {
+    files().make_folder("/out");
+    files().make_folder("/store");
+    const std::string other = join("/store", unfinished_name(1, "00000000000000ab"));
+    files().make_folder(other);
+    put(join(other, "shard-00001.safetensors"), 2);
+    files().symbolic_link("/store", work_folder_of(kPath));
+    EXPECT_THAT(refusal(1), HasSubstr("it is no folder"));
+    EXPECT_EQ(bytes_of(join(other, "shard-00001.safetensors")), 2U);
+}
+
+// While a save runs, a file of others is replaced after it was linked.
+TEST_F(PlaceTest, AFileThatOthersReplaceBeforeTheCommitIsTheirNewOne) {
+    files().make_folder("/out");
+    files().make_folder(kPath);
+    for (const bool commits : {true, false}) {
+        put(join(kPath, "log"), 1);
+        CheckpointPlace place(*rig_.engine(), files(), kPath);
+        const StoreLock lock = place.lock(0);  // of the work folder
+        static_cast<void>(place.begin());
+        const std::string unfinished = join(place.work(), unfinished_name(1, "00000000000000ab"));
+        files().make_folder(unfinished);
+        place.carry(unfinished);
+        put("/out/next", 2);
+        files().rename("/out/next", join(kPath, "log"));
+        if (commits) {
+            place.put(unfinished);
+        }
+        place.settle();
+        EXPECT_THAT(place.left(), ElementsAre());
+        EXPECT_EQ(bytes_of(join(kPath, "log")), 2U);
+        EXPECT_THAT(files().list(place.work()), ElementsAre(std::string(kLockName)));
+    }
+}
+
 TEST_F(PlaceTest, TwoSavesToOnePathDoNotRunAtOnce) {
     CheckpointStore store(rig_.engine(), files(), {kPath}, at_path());
     SaveOptions options;
@@ -217,6 +260,30 @@ TEST_F(PlaceWithoutExchange, TheOlderOneIsAsideForAMomentAndTheSaveSaysSo) {
     EXPECT_THAT(save(2).note, HasSubstr("cannot exchange two names"));
     EXPECT_EQ(wrong(2), "");
     EXPECT_THAT(files().list("/out"), ElementsAre("step-7"));
+}
+
+// A process was killed between the two renames. The program that was started again made the folder.
+TEST_F(PlaceWithoutExchange, TheOlderOneComesBackToAFolderThatWasMadeSince) {
+    static_cast<void>(save(1));
+    const std::string aside = join(work_folder_of(kPath), "replaced");
+    for (const bool empty : {true, false}) {
+        files().make_folder(work_folder_of(kPath));
+        files().rename(kPath, aside);
+        files().make_folder(kPath);
+        CheckpointStore store(rig_.engine(), files(), {kPath}, at_path());
+        SaveOptions cancelled;
+        cancelled.progress = [](std::uint64_t, std::uint64_t) { return false; };
+        if (empty) {
+            EXPECT_THROW(static_cast<void>(store.save(NumberedState(2).state(), cancelled)), Error);
+            EXPECT_EQ(wrong(1), "");
+            EXPECT_THAT(files().list("/out"), ElementsAre("step-7"));
+            continue;
+        }
+        put(join(kPath, "log"), 3);
+        EXPECT_THAT(refusal(2), HasSubstr("the older checkpoint is"));
+        EXPECT_THAT(files().list(kPath), ElementsAre("log"));
+        EXPECT_TRUE(is_there(files(), join(aside, std::string(kManifestName))));
+    }
 }
 
 // ---- power cuts

@@ -43,11 +43,23 @@ class PathStore(CheckpointStore):
     def refusing(self) -> Iterator[None]:
         """What is raised inside ends the save on the other ranks, too."""
         try:
+            _check_path(self.folders[0])
             yield
         except BaseException as error:
             self._store.refuse_save(f"{type(error).__name__}: {error}")
             self.close()
             raise
+
+
+def real_path(path: str | os.PathLike[str]) -> str:
+    """Without symbolic links: os.path.abspath() takes "link/.." for another folder than the system does."""
+    return os.path.realpath(os.fspath(path))
+
+
+def _check_path(path: str) -> None:
+    """A folder that is replaced would leave this process in one that has no name."""
+    if os.path.isdir(path) and os.path.samefile(path, os.curdir):
+        raise ValueError(f"save: '{path}': it is the working folder of this process; give a folder in it, or another")
 
 
 def ranks_of(group: Any, no_dist: bool) -> Ranks | None:
@@ -65,7 +77,7 @@ def ranks_of(group: Any, no_dist: bool) -> Ranks | None:
 
 def store_at(path: Any, group: Any, no_dist: bool) -> PathStore:
     """After the save to this path that is under way, if there is one."""
-    path = os.path.abspath(os.fspath(path))
+    path = real_path(path)
     ranks = ranks_of(group, no_dist)
     with _mutex:
         before = _in_flight.pop(path, None)

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.stateful import Stateful
+from torch.utils._pytree import tree_map
 
 from penstock import _core
 from penstock._base.arguments import shown
@@ -78,14 +79,14 @@ def fill(path: str, state: dict[str, Any], partial: bool, pickled: bool) -> None
         # A tensor of another type is read as it was saved, and converted, as torch does it.
         others = {n: t for n, t in tensors.items() if isinstance(t, torch.Tensor) and t.dtype != saved[n].dtype}
         made = {name: torch.empty_like(one, dtype=saved[name].dtype) for name, one in others.items()}
-        if tensors:
+        values = {name: with_memory(saved[name]) for name in there if name not in tensors}
+        if tensors or values:
             source = checkpoint._core.source(*_load.asked_for(None), False)
-            _load.fill(source, {**tensors, **made}, None, False, None, only=True)
+            _load.fill(source, {**tensors, **made, **values}, None, False, None, only=True)
         with torch.no_grad():
             for name, one in others.items():
                 one.copy_(made[name])
-    for name in there.keys() - tensors.keys():
-        value = saved[name]
+    for name, value in values.items():
         _set(state, places[name], of_blob(name, value, pickled) if blobs and type(value) is bytes else value)
 
 
@@ -102,6 +103,15 @@ def saved_state(checkpoint: Checkpoint, pickled: bool) -> dict[str, Any]:
 def saved_values(checkpoint: Checkpoint, pickled: bool) -> dict[str, Any]:
     """The same, flat."""
     return flatten_state_dict(saved_state(checkpoint, pickled))[0]
+
+
+def with_memory(value: Any) -> Any:
+    """The same with memory for the tensors in it: those of a tuple have no names of their own in a flat state."""
+
+    def made(one: Any) -> Any:
+        return _load.as_saved(torch.empty_like(one, device="cpu"), one) if isinstance(one, torch.Tensor) else one
+
+    return tree_map(made, value, is_leaf=lambda one: isinstance(one, torch.Size))
 
 
 def of_blob(name: str, blob: bytes, pickled: bool) -> Any:

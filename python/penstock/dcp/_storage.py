@@ -83,7 +83,7 @@ class StorageWriter(TorchWriter, BlockingAsyncStager):
                 f"StorageWriter: the save is of {self._count} ranks, and its process group has "
                 f"{1 if ranks is None else ranks.count}; give StorageWriter(process_group=) that of the save"
             )
-        store = _saves.PathStore(os.path.abspath(os.fspath(self.checkpoint_id)), ranks)
+        store = _saves.PathStore(_saves.real_path(self.checkpoint_id), ranks)
         with store.refusing():
             own = _Own(plan, planner)
             state = own.whole() if ranks is None else own.among(ranks)
@@ -221,7 +221,7 @@ class StorageReader(TorchReader):
             for item in plan.items:
                 name = item.storage_index.fqn
                 if item.type == LoadItemType.BYTE_IO:
-                    planner.load_bytes(item, self._bytes_of(name, saved[name], blobs))
+                    planner.load_bytes(item, self._bytes_of(checkpoint, name, saved[name], blobs))
                     continue
                 target = planner.resolve_tensor(item).detach()
                 free = next((one for one in rounds if name not in one), None)
@@ -246,13 +246,15 @@ class StorageReader(TorchReader):
                 target.copy_(made[name])
             planner.commit_tensor(item, target)
 
-    def _bytes_of(self, name: str, value: Any, blobs: bool) -> io.BytesIO:
+    def _bytes_of(self, checkpoint: Checkpoint, name: str, value: Any, blobs: bool) -> io.BytesIO:
         if blobs and type(value) is bytes:
             if not self.pickle:
                 _states.of_blob(name, value, False)
             return io.BytesIO(value)
+        values = {name: _states.with_memory(value)}
+        _load.fill(checkpoint._core.source(*_load.asked_for(None)), values, None, False, None, only=True)
         out = io.BytesIO()
-        torch.save(value, out)
+        torch.save(values[name], out)
         out.seek(0)
         return out
 

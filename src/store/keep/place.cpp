@@ -31,6 +31,7 @@ constexpr std::string_view kAsideName = "replaced";
 constexpr std::string_view kStockMetadata = ".metadata";
 constexpr std::string_view kStockPrefix = "__";
 constexpr std::string_view kStockSuffix = ".distcp";
+constexpr std::string_view kPickle = "\x80";
 constexpr int kLocksMax = 1000;  // each finds that the save before has just ended
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
@@ -54,6 +55,18 @@ bool is_stock_name(std::string_view name) {
 bool is_made_by_a_save(std::string_view name) {
     return name == kManifestName || name == format::kShardIndexName || name == kPinnedName ||
            is_share_name(name);
+}
+
+// torch's .metadata is a pickle. A file of others may have that name, too: begin() refuses it.
+bool has_stock_checkpoint(const FileSystem& files, const Folder& folder,
+                          const std::vector<std::string>& names) {
+    const std::string name(kStockMetadata);
+    const auto status = status_of(folder, name);
+    return status && status->kind == FileKind::kFile &&
+           (std::any_of(
+                names.begin(), names.end(),
+                [](const auto& one) { return one != kStockMetadata && is_stock_name(one); }) ||
+            files.begins_with(join(folder.path(), name), kPickle));
 }
 
 std::optional<FileKind> kind_of(const Folder& folder, const std::string& name) {
@@ -89,6 +102,10 @@ CheckpointPlace::CheckpointPlace(Engine& engine, const FileSystem& files, std::s
 StoreLock CheckpointPlace::lock(std::uint32_t wait_ms) const {
     for (int tries = 0; tries < kLocksMax; ++tries) {
         make_folders(files_, work_);
+        const auto status = files_.find(work_);
+        if (status && status->kind != FileKind::kFolder) {
+            refuse(work_, "it is no folder, and a save to the path needs the name; move it away");
+        }
         try {
             StoreLock lock = lock_store(engine_, files_, work_, wait_ms);
             if (lock.held()) {
@@ -106,6 +123,7 @@ StoreLock CheckpointPlace::lock(std::uint32_t wait_ms) const {
 
 std::uint64_t CheckpointPlace::begin() {
     left_.clear();
+    carried_.clear();
     put_ = Put::kNothing;
     settle();
     return check_what_is_there();
@@ -129,8 +147,16 @@ std::uint64_t CheckpointPlace::check_what_is_there() const {
         refuse(path_,
                "it is the folder of a CheckpointStore; save with that, or give another path");
     }
+    const std::vector<std::string> names = folder.list();
+    if (kind_of(folder, std::string(kStockMetadata)) &&
+        !has_stock_checkpoint(files_, folder, names)) {
+        refuse(path_,
+               fmt::format("it holds '{}', which is no file of torch, and readers would take "
+                           "it for one; move it away, or give another path",
+                           kStockMetadata));
+    }
     if (kind_of(folder, std::string(kManifestName)) != FileKind::kFile) {
-        for (const std::string& name : folder.list()) {
+        for (const std::string& name : names) {
             if (is_made_by_a_save(name) || is_shard_name(name)) {
                 refuse(path_, fmt::format("it holds '{}', a name that a save makes, and no {} that "
                                           "says whose it is; move it away, or give another path",
@@ -182,9 +208,11 @@ std::set<std::string> CheckpointPlace::own_names(const Folder& folder, bool is_w
             throw;
         }
     }
-    const bool is_stock = kind_of(folder, std::string(kStockMetadata)) == FileKind::kFile;
+    const std::vector<std::string> names = folder.list();
+    const bool is_stock = is_work ? kind_of(folder, std::string(kStockMetadata)) == FileKind::kFile
+                                  : has_stock_checkpoint(files_, folder, names);
     std::set<std::string> own;
-    for (const std::string& name : folder.list()) {
+    for (const std::string& name : names) {
         const bool is_shard =
             manifest ? std::any_of(manifest->shards.begin(), manifest->shards.end(),
                                    [&](const Shard& shard) { return shard.file == name; })
@@ -198,6 +226,21 @@ std::set<std::string> CheckpointPlace::own_names(const Folder& folder, bool is_w
     return own;
 }
 
+// Before something is written: a folder that only its owner may enter stays one.
+void CheckpointPlace::permit(const std::string& unfinished) const {
+    const auto status = files_.find(path_);
+    if (!status || status->kind != FileKind::kFolder) {
+        return;
+    }
+    try {
+        files_.open_folder(unfinished).take_attributes(path_);
+    } catch (const Error& error) {
+        if (error.reason() != ErrorCode::kUnsupported) {
+            throw;
+        }
+    }
+}
+
 void CheckpointPlace::carry(const std::string& unfinished) {
     const auto status = files_.find(path_);
     if (!status || status->kind != FileKind::kFolder) {
@@ -206,6 +249,7 @@ void CheckpointPlace::carry(const std::string& unfinished) {
     const Folder from = files_.open_folder(path_);
     const Folder to = files_.open_folder(unfinished);
     const std::set<std::string> own = own_names(from, false);
+    std::vector<std::string> to_move;
     for (const std::string& name : from.list()) {
         if (own.contains(name)) {
             continue;
@@ -215,16 +259,52 @@ void CheckpointPlace::carry(const std::string& unfinished) {
                    "it is no file of the checkpoint that is replaced, and the "
                    "new one needs its name; move it away, or give another path");
         }
-        if (kind_of(from, name) != FileKind::kFile) {
+        const auto mine = status_of(from, name);
+        if (!mine) {
             continue;
         }
-        try {
-            files_.link(join(path_, name), join(unfinished, name));
-        } catch (const Error& error) {
-            if (error.system_errno() == ENOSPC || error.system_errno() == EIO) {
-                throw;
-            }
+        if (mine->kind != FileKind::kFile || !link(name, unfinished)) {
+            to_move.push_back(name);
+        } else {
+            carried_[name] = mine->inode;
         }
+    }
+    if (to_move.empty()) {
+        return;
+    }
+    files_.sync_folder(work_);  // a power cut must not take the folder that they are moved to
+    to.sync();
+    for (const std::string& name : to_move) {
+        move(name, unfinished);
+    }
+}
+
+bool CheckpointPlace::link(const std::string& name, const std::string& unfinished) const {
+    try {
+        files_.link(join(path_, name), join(unfinished, name));
+        return true;
+    } catch (const Error& error) {
+        if (error.system_errno() == ENOSPC || error.system_errno() == EIO) {
+            throw;
+        }
+        return false;
+    }
+}
+
+// Before the commit: what cannot be moved (a mount, a folder of another user) ends the save. The
+// caller's settle() brings back what was moved.
+void CheckpointPlace::move(const std::string& name, const std::string& unfinished) const {
+    const std::string here = join(path_, name);
+    try {
+        files_.rename(here, join(unfinished, name));
+    } catch (const Error& error) {
+        if (error.system_errno() == ENOENT) {  // others removed it
+            return;
+        }
+        base::raise(base::system_error(
+            error.system_errno(), kSave, here, kNoOffset,
+            "it is no part of the checkpoint, and could not be moved to the new one (a mount, or "
+            "a folder without the right to write); move it away, or give another path"));
     }
 }
 
@@ -280,10 +360,8 @@ void CheckpointPlace::take_back(const std::string& unfinished) {
 
 void CheckpointPlace::settle() {
     const Folder work = files_.open_folder(work_);
-    if (kind_of(work, std::string(kAsideName)) && !is_there(files_, path_)) {
-        files_.rename(aside_, path_);
-        files_.sync_folder(parent_);
-        work.sync();
+    if (kind_of(work, std::string(kAsideName))) {
+        put_back(work);
     }
     for (const std::string& name : work.list()) {
         if (name == kLockName) {
@@ -299,6 +377,27 @@ void CheckpointPlace::settle() {
             leave_it(join(work_, name), error.what());
         }
     }
+}
+
+// The older folder, of a save that was killed between its two renames. The path may have been made
+// since: it is no checkpoint then, and the one aside is the only one.
+void CheckpointPlace::put_back(const Folder& work) {
+    if (is_there(files_, join(path_, kManifestName)) ||
+        is_there(files_, join(path_, kStockMetadata))) {
+        return;
+    }
+    try {
+        files_.rename(aside_, path_);  // also over an empty folder
+    } catch (const Error& error) {
+        if (!exists(error)) {
+            throw;
+        }
+        refuse(path_, fmt::format("the older checkpoint is '{}', where a save that was killed left "
+                                  "it, and other files have its path; move one of them away",
+                                  aside_));
+    }
+    files_.sync_folder(parent_);
+    work.sync();
 }
 
 void CheckpointPlace::leave_it(const std::string& path, std::string_view why) {
@@ -365,6 +464,17 @@ bool CheckpointPlace::give(const Folder& from, const std::string& name, const st
     }
     if (taken->inode == mine->inode && taken->kind == FileKind::kFile) {
         from.remove(name);
+        return true;
+    }
+    // Others replaced a file after carry() had linked it: theirs is the new one.
+    const auto carried = to == path_ ? carried_.find(name) : carried_.end();
+    if (carried != carried_.end() && mine->inode == carried->second) {
+        from.remove(name);
+        return true;
+    }
+    if (carried != carried_.end() && taken->inode == carried->second &&
+        mine->kind == FileKind::kFile) {
+        files_.rename(here, there);
         return true;
     }
     if (taken->kind == FileKind::kFolder && mine->kind == FileKind::kFolder) {

@@ -9,10 +9,10 @@
 // the path. Then the older folder is in the work folder, and what it is made of goes.
 //
 // Files of others in the older folder stay. They are linked into the new one before the
-// commit; what cannot be linked (folders, symbolic links) is moved right after it. Removed are only
-// the files that the older manifest names, those that only a save makes, and those of a checkpoint
-// of torch's own ("__0_0.distcp" next to a ".metadata"). Anything unsure is refused before
-// something is written.
+// commit; what cannot be linked (folders, symbolic links) is moved right before it. Removed are
+// only the files that the older manifest names, those that only a save makes, and those of a
+// checkpoint of torch's own ("__0_0.distcp" next to a ".metadata"). Anything unsure is refused
+// before something is written.
 //
 // A save that was killed leaves the work folder. The next one to that path finishes it.
 #pragma once
@@ -23,6 +23,7 @@
 #include <penstock/file.hpp>
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -51,7 +52,10 @@ public:
     /// Finishes what an earlier save left, and returns the generation of the next one. Throws
     /// kInvalidArgument where the path holds what may not be replaced.
     [[nodiscard]] std::uint64_t begin();
-    /// Links the files of others into the folder that will be put here.
+    /// Gives an empty folder that will be put here the permissions of the one that is here.
+    void permit(const std::string& unfinished) const;
+    /// Links the files of others into the folder that will be put here, and moves what cannot be
+    /// linked. Throws Error if that cannot be moved, either; settle() then brings back the rest.
     void carry(const std::string& unfinished);
     /// Puts an unfinished folder here. The caller makes the names durable.
     void put(const std::string& unfinished);
@@ -71,6 +75,9 @@ private:
     [[nodiscard]] std::uint64_t check_what_is_there() const;
     [[nodiscard]] std::uint64_t check_manifest_there() const;
     [[nodiscard]] std::set<std::string> own_names(const Folder& folder, bool is_work) const;
+    [[nodiscard]] bool link(const std::string& name, const std::string& unfinished) const;
+    void move(const std::string& name, const std::string& unfinished) const;
+    void put_back(const Folder& work);
     void clear(const Folder& work, const std::string& name);
     bool give(const Folder& from, const std::string& name, const std::string& to);
     bool give_all(const Folder& from, const std::string& to);
@@ -83,6 +90,7 @@ private:
     const std::string work_;
     const std::string aside_;
     Put put_ = Put::kNothing;
+    std::map<std::string, std::uint64_t> carried_;  // inodes of what carry() linked
     std::vector<std::string> left_;
 };
 

@@ -62,6 +62,9 @@ UnfinishedCheckpoint::UnfinishedCheckpoint(Engine& engine, const FileSystem& fil
     names_.written.front() = path();
     try {
         files_.make_folder(path());
+        if (place_ != nullptr) {
+            place_->permit(path());
+        }
     } catch (...) {
         take_away();
         throw;
