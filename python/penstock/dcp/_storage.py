@@ -252,7 +252,7 @@ class StorageReader(TorchReader):
                 _states.of_blob(name, value, False)
             return io.BytesIO(value)
         values = {name: _states.with_memory(value)}
-        _load.fill(checkpoint._core.source(*_load.asked_for(None)), values, None, False, None, only=True)
+        _load.fill(checkpoint._core.source(*_load.asked_for(None), False), values, None, False, None, only=True)
         out = io.BytesIO()
         torch.save(values[name], out)
         out.seek(0)

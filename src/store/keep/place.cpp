@@ -342,6 +342,7 @@ void CheckpointPlace::put(const std::string& unfinished) {
         put_ = Put::kAside;
     } catch (const Error&) {
         files_.rename(aside_, path_);
+        sync_names();
         throw;
     }
 }
@@ -355,7 +356,17 @@ void CheckpointPlace::take_back(const std::string& unfinished) {
             files_.rename(aside_, path_);
         }
     }
+    if (put_ != Put::kNothing) {
+        sync_names();
+    }
     put_ = Put::kNothing;
+}
+
+// The older folder has its name back. What follows removes the new one, and the work folder:
+// without this a power cut could keep that, and not the name.
+void CheckpointPlace::sync_names() const {
+    files_.sync_folder(parent_);
+    files_.sync_folder(work_);
 }
 
 void CheckpointPlace::settle() {

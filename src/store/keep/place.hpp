@@ -78,6 +78,7 @@ private:
     [[nodiscard]] bool link(const std::string& name, const std::string& unfinished) const;
     void move(const std::string& name, const std::string& unfinished) const;
     void put_back(const Folder& work);
+    void sync_names() const;
     void clear(const Folder& work, const std::string& name);
     bool give(const Folder& from, const std::string& name, const std::string& to);
     bool give_all(const Folder& from, const std::string& to);
