@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from penstock._base import arguments as _arguments
 from penstock._base.arguments import got
 
 
@@ -21,6 +22,7 @@ class PerRank:
 
     __slots__ = ("value",)
 
+    @_arguments.named
     def __init__(self, value: Any) -> None:
         self.value = value
 
