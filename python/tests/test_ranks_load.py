@@ -4,7 +4,6 @@ process, and by processes with DTensors."""
 
 import os
 import random
-import threading
 import time
 import warnings
 
@@ -15,25 +14,7 @@ torch = pytest.importorskip("torch")
 for module in ("device_mesh", "tensor"):
     pytest.importorskip(f"torch.distributed.{module}")
 from rank_processes import Failed, RankProcesses, run_ranks  # noqa: E402
-
-
-def on_ranks(count, function):
-    """function(rank, Ranks) on a thread for each rank: its results, or what it raised."""
-    out = [None] * count
-
-    def run(number, own):
-        try:
-            out[number] = function(number, own)
-        except BaseException as error:
-            out[number] = error
-
-    threads = [threading.Thread(target=run, args=row) for row in enumerate(penstock.Ranks.of_threads(count))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return out
+from test_ranks import on_ranks  # noqa: E402
 
 
 def good(results):

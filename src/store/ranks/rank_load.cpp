@@ -27,7 +27,7 @@ using ranks::Turn;
 // A client of NFS may not see a new checkpoint for some seconds.
 constexpr int kLooksForIt = 30;
 constexpr auto kLookForItEvery = std::chrono::milliseconds(100);
-// Reasons that the others are told; values of a mailbox are small.
+// Reasons that are sent to the others; values of a mailbox are small.
 constexpr std::size_t kReasonsMax = 16;
 constexpr std::size_t kReasonMax = 300;
 

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 
@@ -87,7 +88,8 @@ void JoinedStates::add(std::uint32_t rank, const RankDescription& described,
     stored.reserve(described.tensors.size());
     for (const DescribedTensor& tensor : described.tensors) {
         stored.push_back({tensor.name, tensor.dtype, tensor.shape, bytes_of(tensor)});
-        const auto [found, is_new] = tensors_.try_emplace(tensor.name, Known{tensor, name, {}});
+        const auto [found, is_new] =
+            tensors_.try_emplace(tensor.name, Known{tensor, name, {}, false});
         Known& known = found->second;
         if (!is_new && (known.tensor.dtype != tensor.dtype || known.tensor.shape != tensor.shape ||
                         known.tensor.is_part != tensor.is_part)) {
@@ -110,6 +112,7 @@ void JoinedStates::add(std::uint32_t rank, const RankDescription& described,
                                 "keeps that of each",
                                 what)));
             }
+            known.differs = true;
             note_ = note_.empty() ? what + ": that of the first was saved" : note_;
         }
         known.on.resize(count_, false);
@@ -126,6 +129,10 @@ Writers JoinedStates::writers(std::span<const std::uint32_t> same) const {
                 whole.emplace_back(WholeTensor{name, bytes_of(known.tensor), known.on});
             for (const std::uint32_t rank : same) {
                 tensor.on[rank] = tensor.on[0];
+            }
+            if (known.differs) {
+                const auto first = std::find(tensor.on.begin(), tensor.on.end(), true);
+                std::fill(first + 1, tensor.on.end(), false);
             }
         }
     }

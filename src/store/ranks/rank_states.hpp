@@ -60,6 +60,7 @@ private:
         DescribedTensor tensor;
         std::string rank;  ///< that brought it
         std::vector<bool> on;
+        bool differs = false;  ///< the first of these ranks writes it (Replicas::kFirst)
     };
 
     std::uint32_t count_;
